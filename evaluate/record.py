@@ -111,6 +111,7 @@ class EventRecorder:
         fields = _run_fields(turn, loaded, event, scenario)
         if event.of_curve:
             fields["settings"]["curve"] = True
+        fields["requests"]["slowest_s"] = event.slowest_s
         self.recorder.record(
             TrialRow,
             plan.name,

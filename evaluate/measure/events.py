@@ -6,6 +6,7 @@ from conf.process.messages import Failure
 from conf.process.program import Program
 from conf.schema.commands import AccuracyConfig
 from conf.schema.load import EngineConfig, ScenarioConfig
+from evaluate.results.late_requests import RequestPace
 from serve.kernels.record import LayerKernels
 
 
@@ -110,6 +111,8 @@ class TrialDone:
     """Of the first request that failed."""
     of_curve: bool = False
     """Whether it follows the search, for the curve."""
+    slowest_s: list[RequestPace] = field(default_factory=list)
+    """The requests that decide any targets."""
 
 
 @dataclass(frozen=True)

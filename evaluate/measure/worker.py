@@ -174,7 +174,10 @@ class _Measurement:
         def report(measured: TrialMeasured) -> None:
             add_watched(measured.values, measured.run.watched)
             measured.values.prefix_hits = float(measured.run.observed.prefix_hits)
-            compact = replace(compact_requests(measured.run.requests), times_s=[])
+            compact = compact_requests(measured.run.requests)
+            if not measured.trial.meets or measured.trial.of_curve:
+                # They make a row about five times as long, and only a rate that is held needs them.
+                compact = replace(compact, times_s=[])
             self.send(
                 TrialDone(
                     measure=name,
@@ -186,6 +189,7 @@ class _Measurement:
                     requests=compact,
                     invalid=measured.invalid,
                     error=measured.error,
+                    slowest_s=measured.slowest_s,
                 )
             )
 

@@ -107,6 +107,9 @@ RequestTimes = Annotated[
 ]
 """When a request was sent, its first and last token arrived, and how many requests share that."""
 
+SlowRequest = Annotated[tuple[Wait, Wait], Strict(False)]
+"""TTFT and TPOT."""
+
 
 class Part(BaseModel):
     """A JSON object in a row. Strict: a string is never read as a number, nor 1.5 as an int."""
@@ -143,6 +146,8 @@ class Requests(Part):
     input_tokens: dict[Digits, Size] = Field(default_factory=dict)
     output_tokens: dict[Digits, Size] = Field(default_factory=dict)
     times_s: list[RequestTimes] = Field(default_factory=list)
+    slowest_s: Maybe[list[SlowRequest]] = None
+    """Of a trial, the requests that decide any targets (evaluate/results/late_requests.py)."""
 
 
 class TrafficSettings(Part):

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from evaluate.results.capacity_search import Trial, found
+from evaluate.results.late_requests import allowed_misses
 from evaluate.results.results_file import read
 from evaluate.results.rows import TrialRow
 from tests.conftest import Run
@@ -74,6 +75,13 @@ def test_the_highest_rate_is_searched_recorded_and_reported(
     assert missed
     assert all(row.values.good_share < 0.9 for row in missed)
     assert max(row.settings.rate for row in rows if row.trial.meets) < 3 * LIMIT
+    for row in rows:  # under its own targets a trial is judged as the search did
+        slow, failed = row.requests.slowest_s, row.values.failed_requests or 0
+        assert slow
+        allowed = allowed_misses(row.settings.requests or 0, 0.9)
+        late = sum(ttft > 0.2 or tpot > 0.1 for ttft, tpot in slow)
+        assert (failed + late <= allowed) == row.trial.meets
+        assert bool(row.requests.times_s) == row.trial.meets
     assert "meets the targets" in said
     assert re.search(r"misses the targets \(at most [\d.]+% in time; \d+ \w", said)
     report = (tmp_path / "results-report" / "report.md").read_text()

@@ -28,6 +28,7 @@ from evaluate.results.capacity_search import (
     missing_curve,
     next_rate,
 )
+from evaluate.results.late_requests import RequestPace, allowed_misses, slowest
 from evaluate.results.row_values import SpeedValues
 
 MOST_INVALID = 2  # trials of a search that are repeated before it fails
@@ -91,6 +92,16 @@ def has_failed(request: Request) -> bool:
     return not request.is_answered and request.error not in CUT_OFF
 
 
+def _paces(requests: list[Request]) -> list[RequestPace]:
+    """Those of all requests that have a first token and did not fail, also of those that were cut
+    off."""
+    return [
+        (request.ttft, (request.tpot or 0.0) if request.is_answered else 0.0)
+        for request in requests
+        if request.token_times and not has_failed(request)
+    ]
+
+
 def answer_rate(load: Load, requests: list[Request], seconds: float) -> float:
     """Answers a second of requests that came at once, by the tokens that arrived: it is known
     before the first answer is whole. The last tenth of the tokens is left out: long answers that
@@ -115,6 +126,8 @@ class TrialMeasured:
     invalid: list[str]
     error: str = ""
     """Of the first request that failed."""
+    slowest_s: list[RequestPace] = field(default_factory=list)
+    """The requests that decide any targets."""
 
 
 LoadAt = Callable[[ScenarioConfig], Load]
@@ -234,7 +247,7 @@ class Searcher:
         capacity = self._capacity
         scenario = replace(self.scenario, rate=rate, requests=count)
         load = self._load_at(scenario)
-        misses = Misses(scenario, allowed=int(count * (1 - capacity.share) + 1e-9))
+        misses = Misses(scenario, allowed_misses(count, capacity.share))
 
         def stop(request: Request) -> bool:
             is_decided = misses.stop(request)
@@ -265,7 +278,8 @@ class Searcher:
         observed = replace(run.observed, clock_share=None)
         invalid = reasons([request for _, request in answered], answered_load, observed)
         trial = Trial(rate, meets, of_curve)
-        return TrialMeasured(trial, scenario, values, run, invalid, misses.error)
+        slow = slowest(_paces(run.requests), misses.allowed)
+        return TrialMeasured(trial, scenario, values, run, invalid, misses.error, slow)
 
     def _check_server(self, load: Load, error: str) -> None:
         """Raises if the server does not answer a request that comes alone: then it has not shed

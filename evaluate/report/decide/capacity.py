@@ -188,6 +188,14 @@ class CapacityTable:
         return _ratio(cell, other, self.noise) if cell.rate and other.rate else None
 
     @property
+    def between_rates(self) -> float:
+        """The factor by which two rates differ at most by noise alone: of starts, and of machines
+        where there are several."""
+        machines = {machine for cell in self.cells for machine in cell.machines}
+        apart = math.exp(machine_half_width(self.noise)) if len(machines) > 1 else 1.0
+        return START_FACTOR**2 * apart
+
+    @property
     def settings(self) -> list[str]:
         """Its traffic, its targets, and the share of requests that met them, as phrases."""
         return targets_phrases(self.cells[0].row.settings)

@@ -12,13 +12,19 @@ from evaluate.report.decide.recommend import (
     no_headline,
     quality_text,
 )
-from evaluate.report.decide.rules.facts import SetupFacts
+from evaluate.report.decide.rules.facts import Limits, RateFacts, SearchFacts, SetupFacts
+from evaluate.report.decide.rules.judge_trials import (
+    has_other_targets,
+    judged_search,
+    targets_of,
+)
 from evaluate.report.decide.rules.make_facts import limits_of
 from evaluate.report.decide.rules.misses import texts
 from evaluate.report.decide.rules.pick_rate import RatePick, pick_rate
 from evaluate.results.significance import Ratio
 
 NO_RATE = "no rate meets the targets"
+NO_TRIAL = "no rate that was tried meets the targets"
 
 
 def choose_capacity(
@@ -26,13 +32,14 @@ def choose_capacity(
 ) -> Choice:
     """The highest rate, in words. The original is kept where none is significantly higher. The
     table is the one at this place among the facts' searches."""
-    search = facts.searches[place]
-    picked = pick_rate(facts, search, limits_of(targets))
+    own, limits = facts.searches[place], limits_of(targets)
+    search = judged_search(own, limits)
+    picked = pick_rate(facts, search, limits)
     names = [candidate.name for candidate in facts.candidates]
     refused = [
         Refusal(names[found.candidate], reasons)
         for found in search.rates
-        if (reasons := _reasons(picked, found.candidate))
+        if (reasons := _reasons(picked, found.candidate, NO_RATE if search is own else NO_TRIAL))
     ]
     if picked.candidate is None:
         why = "no candidate meets the targets"
@@ -41,15 +48,18 @@ def choose_capacity(
         return Choice(table.title, None, why=why, refused=refused)
     best = table.cell(names[picked.candidate])
     quality = judged.of_row(best.row)
-    ratio = None
-    if picked.reference is not None and picked.reference != picked.candidate:
+    ratio, why = None, ""
+    if search is not own:
+        rate = next(rate for rate in search.rates if rate.candidate == picked.candidate)
+        why = judged_text(rate, *targets_of(own, limits)) + quality_text(quality)
+    elif picked.reference is not None and picked.reference != picked.candidate:
         ratio = table.ratio(best, table.cell(names[picked.reference]))
     return Choice(
         workload=table.title,
         candidate=best.candidate,
         ratio=ratio,
         quality=quality,
-        why=capacity_text(best, ratio, quality),
+        why=why or capacity_text(best, ratio, quality) + kept_text(own, limits),
         tied=[names[candidate] for candidate in picked.tied],
         second="" if picked.second is None else names[picked.second],
         changes=[UNJUDGED] if quality is None else [],
@@ -58,9 +68,30 @@ def choose_capacity(
     )
 
 
-def _reasons(picked: RatePick, candidate: int) -> list[str]:
-    no_rate = [NO_RATE] if candidate in picked.no_rate else []
+def _reasons(picked: RatePick, candidate: int, no_rate_text: str) -> list[str]:
+    no_rate = [no_rate_text] if candidate in picked.no_rate else []
     return [*no_rate, *texts(picked.misses.get(candidate, []))]
+
+
+def judged_text(rate: RateFacts, ttft_ms: float, tpot_ms: float) -> str:
+    """What a candidate holds under other targets than those of its search, as a sentence."""
+    held = f"at least {rate.low:.3g}"
+    if rate.high is not None:
+        held = f"{rate.low:.3g} to {rate.high:.3g}"
+    return (
+        f"holds {held} requests/s per GPU at TTFT {ttft_ms:g} ms and TPOT {tpot_ms:g} ms, by the "
+        "trials of a search with other targets"
+    )
+
+
+def kept_text(search: SearchFacts, limits: Limits) -> str:
+    """That a search keeps its own targets where others are given."""
+    if not has_other_targets(search, limits):
+        return ""
+    return (
+        f"; under its own targets (TTFT {search.ttft_ms:g} ms, TPOT {search.tpot_ms:g} ms), since "
+        "its rows do not hold what decides others"
+    )
 
 
 def capacity_text(cell: CapacityCell, ratio: Ratio | None, quality: Quality | None) -> str:

@@ -108,7 +108,7 @@ def make_sets(answers: list[Answer], qualities: Qualities, rows: Sequence[Row]) 
         kernel_grid=grid_records(rows),
         rates=[r for a in answers for r in rate_records(a.group, a.capacities)],
         trials=[r for a in answers for r in trial_records(a.group, a.capacities)],
-        percentiles=[record for group in groups for record in percentile_records(group)],
-        timelines=[record for group in groups for record in timeline_records(group)],
+        percentiles=[r for a in answers for r in percentile_records(a.group, a.capacities)],
+        timelines=[r for a in answers for r in timeline_records(a.group, a.capacities)],
         batch_points=[record for group in groups for record in batch_point_records(group)],
     )

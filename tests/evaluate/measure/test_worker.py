@@ -123,3 +123,13 @@ def test_the_first_search_of_a_start_has_a_curve_below_its_rate(
     assert end is not None
     curve = [trial.scenario.rate for trial in done if trial.of_curve]
     assert curve == pytest.approx([end.rate / 8, end.rate * 10 / 24, end.rate * 17 / 24])
+
+
+def test_trials_that_hold_their_rate_keep_the_times_of_requests(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    done = trials(searched("original", Instant(30.0), monkeypatch, tmp_path, curve=3))
+    assert {trial.meets for trial in done} == {True, False}
+    for trial in done:
+        kept = sum(count for *_, count in trial.requests.times_s)
+        assert kept == (COUNT if trial.meets and not trial.of_curve else 0)

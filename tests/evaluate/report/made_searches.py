@@ -83,3 +83,17 @@ def on_card(card: str, rows: list[TrialRow]) -> list[TrialRow]:
     for row in rows:
         row.environment = row.environment.with_fields(card=card)
     return rows
+
+
+PACED = 100.0
+"""Milliseconds by which TTFT grows with each request a second, in `paced`."""
+
+
+def paced(rows: list[TrialRow], slope: float = PACED) -> list[TrialRow]:
+    """The same trials with their slowest requests. A trial that missed the targets was cut off when
+    too many first tokens came too late."""
+    for row in rows:
+        ttft = row.settings.rate * slope / 1e3
+        late = ttft if row.trial.meets else 30.0
+        row.requests = row.requests.with_fields(slowest_s=[(late, 0.01)] * 5)
+    return rows

@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from evaluate.results.late_requests import RequestPace
+
 DIGITS = 6
 
 
@@ -73,6 +75,22 @@ class WorkloadFacts:
 
 
 @dataclass(frozen=True)
+class TrialFacts:
+    """A rate that a capacity search tried, and the requests that decide any targets."""
+
+    rate: float
+    """Requests a second, for each GPU."""
+    allowed: int
+    """Requests that may miss the targets."""
+    failed: int
+    """Requests that failed: they miss any targets."""
+    whole: bool
+    """Whether it can meet other targets: it was not cut off, and not too short."""
+    slowest: list[RequestPace]
+    """TTFT and TPOT in milliseconds."""
+
+
+@dataclass(frozen=True)
 class RateFacts:
     """The capacity of one candidate, for each GPU."""
 
@@ -80,7 +98,8 @@ class RateFacts:
     rate: float
     """Requests a second; 0 where no rate meets the targets."""
     low: float
-    high: float
+    high: float | None
+    """None where no rate is known to miss the targets."""
     above: list[int]
     """The candidates whose capacity is significantly lower."""
     input_tokens: float
@@ -90,6 +109,8 @@ class RateFacts:
     """For each input token, all energy counted; None if it was not measured."""
     joules_output: float | None
     """The same for each output token."""
+    trials: list[TrialFacts] = field(default_factory=list)
+    """Empty where a row does not hold what decides other targets, as those of earlier searches."""
 
 
 @dataclass(frozen=True)
@@ -100,6 +121,11 @@ class SearchFacts:
     settings: str
     """Its traffic and targets, as text."""
     rates: list[RateFacts]
+    ttft_ms: float = 0.0
+    """Its own targets."""
+    tpot_ms: float = 0.0
+    noise: float = 1.0
+    """Two rates that differ by less than this factor may be level."""
 
 
 @dataclass(frozen=True)

@@ -19,9 +19,11 @@ from evaluate.report.decide.rules.facts import (
     RateFacts,
     SearchFacts,
     SetupFacts,
+    TrialFacts,
     WorkloadFacts,
     rounded,
 )
+from evaluate.results.late_requests import allowed_misses
 from evaluate.results.restart_noise import Noise, ran_on_two_machines
 from evaluate.results.rows import Row
 from evaluate.results.significance import compare
@@ -53,6 +55,9 @@ def setup_facts(
                 table.title,
                 ", ".join(table.settings),
                 [_rate_facts(cell, table, places) for cell in table.cells],
+                ttft_ms=table.cells[0].row.settings.ttft_ms or 0.0,
+                tpot_ms=table.cells[0].row.settings.tpot_ms or 0.0,
+                noise=rounded(table.between_rates) or 1.0,
             )
             for table in tables
         ],
@@ -135,4 +140,29 @@ def _rate_facts(cell: CapacityCell, table: CapacityTable, places: dict[str, int]
         output_tokens=rounded(per_request(cell.best, OUTPUT)) or 0.0,
         joules_input=rounded(joules_per_token(cell.best, INPUT)),
         joules_output=rounded(joules_per_token(cell.best, OUTPUT)),
+        trials=_trial_facts(cell),
     )
+
+
+def _trial_facts(cell: CapacityCell) -> list[TrialFacts]:
+    """The trials of the searches and of their curves. None where a row lacks the slowest requests.
+    A search repeats a trial that meets its targets and was too short, so of trials that missed
+    them, it is not known whether they were long enough. Those of the curve are."""
+    trials = []
+    for row in cell.rows:
+        if row.requests.slowest_s is None:
+            return []
+        settings, trial = row.settings, row.trial
+        trials.append(
+            TrialFacts(
+                rate=rounded(settings.rate / cell.gpus) or 0.0,
+                allowed=allowed_misses(settings.requests or 0, settings.capacity.share),
+                failed=int(row.values.failed_requests or 0),
+                whole=not row.values.cut_off_requests and (trial.meets or trial.of_curve),
+                slowest=[
+                    (rounded(ttft * MILLI) or 0.0, rounded(tpot * MILLI) or 0.0)
+                    for ttft, tpot in row.requests.slowest_s
+                ],
+            )
+        )
+    return trials

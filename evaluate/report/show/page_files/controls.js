@@ -31,11 +31,14 @@ window.quantlineControls = function (kept, make, form, state, changed) {
     if (range === null) return null;
     const scale = name === "min_recovery" ? 100 : 1;
     const slider = make("input", { type: "range", min: 0, max: kept.STEPS, step: 1 });
-    const box = make("input", { type: "number", min: 0, step: "any", placeholder: "any", inputmode: "decimal" });
+    // Without a limit, a capacity search keeps its own target.
+    const own = state.facts.workloads.length === 0 ? [...new Set(state.facts.searches.map((search) => search[name]))] : [];
+    const none = own.length === 1 && own[0] !== undefined ? String(own[0]) : "any";
+    const box = make("input", { type: "number", min: 0, step: "any", placeholder: none, inputmode: "decimal" });
     const show = () => {
       const value = state.settings.limits[name];
       slider.value = kept.toSlider(name, value, range);
-      slider.setAttribute("aria-valuetext", value === null ? "any" : `${value * scale} ${target.unit}`);
+      slider.setAttribute("aria-valuetext", value === null ? none : `${value * scale} ${target.unit}`);
       if (document.activeElement !== box) box.value = value === null ? "" : Number((value * scale).toPrecision(6));
     };
     const set = (value) => {

@@ -156,31 +156,47 @@ window.quantlineOutcome = function (data, make, state) {
       .filter(({ place }) => lines.some(({ costs }) => costs[place] !== null));
   }
 
+  function heldText(found) {
+    if (!found.rate) return "-";
+    return found.high === null ? `at least ${figure(found.rate)}` : `${figure(found.low)} to ${figure(found.high)}`;
+  }
+
+  // The targets of a capacity search, as text.
+  function targetsText(search, isAgain) {
+    if (!isAgain) return `within the targets that it was searched with (${search.settings})`;
+    const [ttft, tpot] = rules.targetsOf(search, state.settings.limits).map((limit) => Number(limit.toPrecision(6)));
+    return `with its trials judged again at TTFT ${ttft} ms and TPOT ${tpot} ms (searched with ${search.settings})`;
+  }
+
   // A capacity search: what holds the most, and all candidates.
-  function searched(search) {
+  function searched(ownSearch) {
     const { facts, settings, own } = state;
+    const isAgain = rules.isJudgedAgain(ownSearch, settings.limits);
+    const search = rules.judgedSearch(ownSearch, settings.limits);
     const prices = pricesOf(facts, settings);
     const picked = rules.pickRate(facts, search, settings.limits);
     const lines = search.rates.map((found) => ({ found, costs: costsOf((kind) => rules.rateCost(found, prices, kind)) }));
     const best = lines.find(({ found }) => found.candidate === picked.candidate);
-    const words = best ? ` holds ${figure(best.found.rate)} requests/s per GPU (${figure(best.found.low)} to ${figure(best.found.high)})` : "no recommendation";
+    const held = ({ found }) => (isAgain ? `${heldText(found)} requests/s per GPU`
+      : `${figure(found.rate)} requests/s per GPU (${figure(found.low)} to ${figure(found.high)})`);
+    const words = best ? ` holds ${held(best)}` : "no recommendation";
     const known = knownCosts(lines, own.currency);
-    const most = Math.max(...search.rates.map((found) => found.high), 1e-9);
+    const most = Math.max(...search.rates.map((found) => found.high ?? found.rate), 1e-9);
     const head = ["checkpoint", "requests/s per GPU", ...known.map(({ title }) => title)];
     const body = lines.map(({ found, costs }) => {
       const missed = (picked.misses[found.candidate] ?? []).map(missText);
-      if (picked.no_rate.includes(found.candidate)) missed.unshift("no rate meets the targets");
-      const tie = picked.tied.includes(found.candidate) ? "no significant difference" : "";
+      if (picked.no_rate.includes(found.candidate)) missed.unshift(isAgain ? "no rate that was tried meets the targets" : "no rate meets the targets");
+      const tie = picked.tied.includes(found.candidate) ? (isAgain ? "not known to differ" : "no significant difference") : "";
       const note = found.candidate === picked.candidate ? "served" : missed.join("; ") || tie;
       return make("tr", { class: found.candidate === picked.candidate ? "picked" : missed.length ? "refused" : "" },
         make("th", { scope: "row" }, ...breakable(facts.candidates[found.candidate].name), note ? make("small", {}, note) : null),
-        bar({ ratio: found.rate, low: found.low, high: found.high }, most, figure(found.rate)),
+        bar({ ratio: found.rate, low: found.low, high: found.high ?? most }, most, isAgain ? heldText(found) : figure(found.rate)),
         ...known.map(({ place }) => make("td", {}, figure(costs[place]))));
     });
     return {
       candidate: picked.candidate,
       parts: [
-        make("p", { class: "rate" }, `For ${search.name}, within the targets that it was searched with (${search.settings}): `,
+        make("p", { class: "rate" }, `For ${search.name}, ${targetsText(search, isAgain)}: `,
           best ? make("b", {}, facts.candidates[picked.candidate].name) : null, `${words}.`),
         framed(`All checkpoints in ${search.name}, ${search.settings}`, head, body),
       ],

@@ -4,16 +4,24 @@
 window.quantlineRules = (function () {
   const SMALLEST = 1e-9;
   const CLOSE = 0.02;
+  const TRIAL = ["rate", "allowed", "failed", "whole", "slowest"];
   const ENTRY = ["candidate", "time", "median", "ttft_ms", "tpot_ms", "memory_gib", "tokens_s", "joules", "inputs_per_output"];
 
-  // The facts as the rule reads them: the page holds entries as lists, to be small.
+  function named(names, values) {
+    return Object.fromEntries(names.map((name, place) => [name, values[place]]));
+  }
+
+  // The facts as the rule reads them: the page holds entries and trials as lists, to be small.
   function read(packed) {
     const workloads = packed.workloads.map((workload) => {
-      const entries = workload.entries.map((values) =>
-        Object.fromEntries(ENTRY.map((name, place) => [name, values[place]])));
+      const entries = workload.entries.map((values) => named(ENTRY, values));
       return { ...workload, entries, places: new Map(entries.map((entry, place) => [entry.candidate, place])) };
     });
-    return { ...packed, workloads };
+    const searches = packed.searches.map((search) => ({
+      ...search,
+      rates: search.rates.map((found) => ({ ...found, trials: found.trials.map((values) => named(TRIAL, values)) })),
+    }));
+    return { ...packed, workloads, searches };
   }
 
   function entryOf(workload, candidate) {
@@ -186,6 +194,47 @@ window.quantlineRules = (function () {
     return result;
   }
 
+  // TTFT and TPOT in milliseconds: the limits, and the search's own where there is none.
+  function targetsOf(search, limits) {
+    return [limits.ttft_ms ?? search.ttft_ms, limits.tpot_ms ?? search.tpot_ms];
+  }
+
+  function hasTrials(search) {
+    return search.rates.length > 0 && search.rates.every((found) => found.trials.length > 0);
+  }
+
+  function isJudgedAgain(search, limits) {
+    const [ttft, tpot] = targetsOf(search, limits);
+    return hasTrials(search) && (ttft !== search.ttft_ms || tpot !== search.tpot_ms);
+  }
+
+  function late(trial, ttft, tpot) {
+    return trial.failed + trial.slowest.filter((times) => times[0] > ttft || times[1] > tpot).length;
+  }
+
+  // The highest rate that meets the targets below the lowest that misses them, as in a search.
+  function ratesBetween(trials, ttft, tpot) {
+    const isLate = (trial) => late(trial, ttft, tpot) > trial.allowed;
+    const high = Math.min(...trials.filter(isLate).map((trial) => trial.rate)); // Infinity for none
+    const met = trials.filter((trial) => trial.whole && !isLate(trial) && trial.rate < high);
+    return [Math.max(0, ...met.map((trial) => trial.rate)), high === Infinity ? null : high];
+  }
+
+  // The search as its trials are under these targets, the highest rate first.
+  function judgedSearch(search, limits) {
+    if (!isJudgedAgain(search, limits)) return search;
+    const [ttft, tpot] = targetsOf(search, limits);
+    const rates = search.rates.map((found) => {
+      const [low, high] = ratesBetween(found.trials, ttft, tpot);
+      return { ...found, rate: low, low, high, joules_input: null, joules_output: null };
+    });
+    for (const found of rates) {
+      const lower = rates.filter((other) => other.high !== null && found.rate > other.high * search.noise);
+      found.above = lower.map((other) => other.candidate);
+    }
+    return { ...search, rates: rates.sort((one, other) => other.rate - one.rate) };
+  }
+
   // The candidate with the highest capacity.
   function pickRate(facts, search, limits) {
     const result = { candidate: null, problem: "", reference: null, misses: {}, no_rate: [], fitting: [], tied: [], second: null };
@@ -254,5 +303,5 @@ window.quantlineRules = (function () {
     return tokenCost(1 / tokens, kind === "input_tokens" ? found.joules_input : found.joules_output, prices);
   }
 
-  return { read, pick, pickRate, mixRatio, mixCost, rateCost, counted, entryOf, differs };
+  return { read, pick, pickRate, judgedSearch, isJudgedAgain, targetsOf, hasTrials, mixRatio, mixCost, rateCost, counted, entryOf, differs };
 })();

@@ -100,11 +100,20 @@ window.quantlineSettings = function (data) {
     return settings;
   }
 
+  // The target of each capacity search whose trials can be judged again, and the times of their slowest requests.
+  function ofSearches(name, own) {
+    const pace = { ttft_ms: 0, tpot_ms: 1 }[name];
+    if (pace === undefined) return [];
+    return own.facts.searches.filter(window.quantlineRules.hasTrials).flatMap((search) => [search[name],
+      ...search.rates.flatMap((found) => found.trials.flatMap((trial) => trial[4].map((times) => times[pace])))]);
+  }
+
   // The range of a slider, from what was measured. Times are on a scale of ratios.
   function rangeOf(name, own) {
     if (name === "min_recovery") return { least: 0.8, most: 1, log: false };
     const place = { ttft_ms: 3, tpot_ms: 4, max_memory_gib: 5 }[name];
-    const values = own.facts.workloads.flatMap((workload) => workload.entries.map((entry) => entry[place])).filter((value) => value > 0);
+    const values = own.facts.workloads.flatMap((workload) => workload.entries.map((entry) => entry[place]))
+      .concat(ofSearches(name, own)).filter((value) => value > 0);
     if (values.length === 0) return null;
     return { least: Math.min(...values) * 0.8, most: Math.max(...values) * 1.25, log: true };
   }

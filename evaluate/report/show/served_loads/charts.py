@@ -28,7 +28,7 @@ def timelines(names: Names) -> Chart:
             color=names.colour,
             tooltip=tips(
                 ("candidate:N", "checkpoint", ""),
-                ("scenario:N", "scenario", ""),
+                ("title:N", "scenario", ""),
                 ("second:Q", "second", ".3g"),
                 ("in_progress:Q", "in progress", ""),
             ),
@@ -38,12 +38,11 @@ def timelines(names: Names) -> Chart:
     return finished(
         "timelines",
         "Requests over time",
-        "Requests in progress in one run of each served load. A line that keeps rising means that "
-        "more requests arrive than are answered.",
+        "Requests in progress in one run of each served load, and in one trial at the rate that a "
+        "capacity search found. A line that keeps rising means that more requests arrive than are "
+        "answered.",
         TIMELINES,
-        panels(lines, "scenario", 2, names.scenarios).resolve_scale(
-            x="independent", y="independent"
-        ),
+        panels(lines, "title", 2, names.scenarios).resolve_scale(x="independent", y="independent"),
     )
 
 

@@ -7,10 +7,12 @@ NAME = "percentiles"
 TITLE = "Percentiles of served requests"
 EXPLANATION = (
     "Of loads whose requests arrive over time: the time to the first token and to the last one, "
-    "over the requests of all valid runs. TPOT is the median over the runs."
+    "over the requests of all valid runs. TPOT is the median over the runs. Of a capacity search "
+    "these are the trials at the rate that it found; where they have no p90, rows hold no times of "
+    "requests, and the other figures are medians over the trials."
 )
 PERCENTILE: tuple[Column[PercentileRecord], ...] = (
-    SCENARIO,
+    Column(SCENARIO.title, SCENARIO.key, lambda r: r.title, is_text=True),
     CHECKPOINT,
     Column("requests", "requests", lambda r: f"{r.requests:,}"),
     Column("TTFT p50 (ms)", "ttft_p50_ms", lambda r: number(r.ttft_p50_ms)),

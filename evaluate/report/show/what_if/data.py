@@ -20,6 +20,7 @@ from evaluate.report.decide.rules.facts import SetupFacts
 from evaluate.report.machine.build import candidate_rows
 
 MOST_PAIRS = 20_000  # of entries; more would make the page heavy
+MOST_REQUESTS = 20_000  # of trials, for the same reason
 
 
 @dataclass(frozen=True)
@@ -80,8 +81,14 @@ def what_if(config: ReportConfig, answer: Answer) -> WhatIf | None:
 
 
 def packed(facts: SetupFacts) -> dict[str, Any]:
-    """The facts as JSON, with entries as lists in the order of their fields."""
+    """The facts as JSON, with entries and trials as lists in the order of their fields."""
+    rates = [rate for search in facts.searches for rate in search.rates]
+    requests = sum(len(trial.slowest) for rate in rates for trial in rate.trials)
     content = asdict(facts)
     for workload, own in zip(content["workloads"], facts.workloads, strict=True):
         workload["entries"] = [astuple(entry) for entry in own.entries]
+    packed_rates = [rate for search in content["searches"] for rate in search["rates"]]
+    for packed_rate, rate in zip(packed_rates, rates, strict=True):
+        trials = rate.trials if requests <= MOST_REQUESTS else []
+        packed_rate["trials"] = [astuple(trial) for trial in trials]
     return content

@@ -16,6 +16,7 @@ from evaluate.measure.traffic.search import Misses, Searcher, TrialMeasured, Wat
 from evaluate.measure.validity import Observed
 from evaluate.measure.workload import Load, PlannedRequest
 from evaluate.results.capacity_search import Limit, Trial, found
+from evaluate.results.late_requests import allowed_misses
 
 SLOTS = 8
 CAPACITY = CapacityConfig(share=0.9, seconds=10.0, least_requests=100)
@@ -288,3 +289,25 @@ def test_a_trial_of_the_curve_is_measured_to_its_end() -> None:
     ]
     assert cut_off[0]
     assert cut_off[1] == 0
+
+
+def test_the_slowest_requests_of_a_trial_decide_as_the_search_does() -> None:
+    """Under its own targets, and for whole trials under any others."""
+    server = Model(0.3)
+    server.patience_s = 2.0
+    server.searcher.search([], None)
+    assert {measured.trial.meets for measured in server.measured} == {True, False}
+    for measured in server.measured:
+        scenario, failed = measured.scenario, measured.values.failed_requests or 0
+        allowed = allowed_misses(scenario.count, CAPACITY.share)
+        assert scenario.ttft_ms is not None
+        assert scenario.tpot_ms is not None
+        for factor in (1.0, 0.7, 0.4, 0.1):
+            ttft, tpot = factor * scenario.ttft_ms / 1e3, scenario.tpot_ms / 1e3
+            late = failed + sum(a > ttft or b > tpot for a, b in measured.slowest_s)
+            answered = [one for one in measured.run.requests if one.is_answered]
+            every = failed + sum(one.ttft > ttft or (one.tpot or 0) > tpot for one in answered)
+            if factor == 1.0:
+                assert (late <= allowed) == measured.trial.meets
+            if not measured.values.cut_off_requests:
+                assert (late <= allowed) == (every <= allowed)

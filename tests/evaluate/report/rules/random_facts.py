@@ -11,6 +11,7 @@ from evaluate.report.decide.rules.facts import (
     SearchFacts,
     SetupFacts,
     Shares,
+    TrialFacts,
     WorkloadFacts,
 )
 from evaluate.report.decide.rules.prices import Prices
@@ -23,7 +24,16 @@ def random_facts(chance: random.Random) -> SetupFacts:
     places = range(len(candidates))
     workloads = [_workload(chance, f"load_{n}", [*places]) for n in range(chance.randint(1, 5))]
     searches = (
-        [SearchFacts("capacity", "its targets", _rates(chance, [*places]))]
+        [
+            SearchFacts(
+                "capacity",
+                "its targets",
+                _rates(chance, [*places]),
+                ttft_ms=chance.choice([100.0, 150.0]),
+                tpot_ms=chance.choice([20.0, 30.0]),
+                noise=1.04,
+            )
+        ]
         if chance.random() < 0.5
         else []
     )
@@ -78,6 +88,7 @@ def _entry(chance: random.Random, place: int) -> EntryFacts:
 def _rates(chance: random.Random, places: list[int]) -> list[RateFacts]:
     rates = sorted((chance.choice([0.0, 4.0, chance.uniform(1, 9)]) for _ in places), reverse=True)
     order = chance.sample(places, len(places))
+    judgeable = chance.random() < 0.8
     return [
         RateFacts(
             candidate=place,
@@ -89,9 +100,20 @@ def _rates(chance: random.Random, places: list[int]) -> list[RateFacts]:
             output_tokens=chance.choice([0.0, 128.0]),
             joules_input=(joules := chance.choice([None, 0.25])),
             joules_output=None if joules is None else 2 * joules,
+            trials=[_trial(chance) for _ in range(chance.randint(1, 6))] if judgeable else [],
         )
         for number, (place, rate) in enumerate(zip(order, rates, strict=True))
     ]
+
+
+def _trial(chance: random.Random) -> TrialFacts:
+    rate = chance.choice([4.0, round(chance.uniform(1, 9), 5)])
+    paces = [
+        (round(chance.uniform(5, 30) * rate, 3), float(chance.randint(2, int(4 * rate) + 2)))
+        for _ in range(chance.randint(0, 5))
+    ]
+    whole = chance.random() < 0.7
+    return TrialFacts(rate, chance.randint(0, 3), chance.choice([0, 0, 0, 1]), whole, paces)
 
 
 def random_shares(chance: random.Random, facts: SetupFacts) -> Shares:

@@ -20,6 +20,7 @@ from evaluate.report.decide.rules.facts import (
     Shares,
     WorkloadFacts,
 )
+from evaluate.report.decide.rules.judge_trials import judged_search
 from evaluate.report.decide.rules.pick import Problem, pick
 from evaluate.report.decide.rules.pick_rate import pick_rate
 from evaluate.report.decide.rules.prices import Prices, counted, mix_cost, rate_cost
@@ -44,7 +45,10 @@ BY_PAGE = """(cases) => cases.map(({ facts: packed, shares, limits, prices }) =>
         costs: facts.candidates.map(
             (_, place) => ["input_tokens", "output_tokens"].map(
                 (kind) => rules.mixCost(facts, shares, place, reference, counted, kind))),
-        rates: facts.searches.map((search) => rules.pickRate(facts, search, limits)),
+        judged: facts.searches.map((search) => rules.judgedSearch(search, limits).rates.map(
+            (rate) => [rate.candidate, rate.low, rate.high, rate.above])),
+        rates: facts.searches.map((search) => rules.pickRate(
+            facts, rules.judgedSearch(search, limits), limits)),
         rate_costs: facts.searches.map(
             (search) => search.rates.flatMap((rate) => ["input_tokens", "output_tokens"].map(
                 (kind) => rules.rateCost(rate, counted, kind)))),
@@ -67,6 +71,11 @@ class Case:
             "prices": asdict(self.prices),
         }
 
+    @property
+    def judged(self) -> list[SearchFacts]:
+        """The searches under the limits."""
+        return [judged_search(one, self.limits) for one in self.facts.searches]
+
     def by_python(self) -> dict[str, Any]:
         facts, shares = self.facts, self.shares
         used = [workload for workload in facts.workloads if shares.get(workload.name, 0) > 0]
@@ -81,7 +90,11 @@ class Case:
                 ]
                 for place in range(len(facts.candidates))
             ],
-            "rates": [asdict(pick_rate(facts, one, self.limits)) for one in facts.searches],
+            "judged": [
+                [[rate.candidate, rate.low, rate.high, rate.above] for rate in one.rates]
+                for one in self.judged
+            ],
+            "rates": [asdict(pick_rate(facts, one, self.limits)) for one in self.judged],
             "rate_costs": [
                 [
                     asdict(rate_cost(rate, prices, is_input))
@@ -165,6 +178,22 @@ def test_the_cases_reach_every_part_of_the_rule(cases: list[Case]) -> None:
         and not case.facts.candidates[rate.candidate].original
     ]
     assert above_another
+
+
+def test_the_cases_reach_every_part_of_the_judgement(cases: list[Case]) -> None:
+    judged = [
+        (rate, case)
+        for case in cases
+        for own, search in zip(case.facts.searches, case.judged, strict=True)
+        for rate in search.rates
+        if search is not own
+    ]
+    assert len(judged) > CASES / 4
+    assert sum(rate.high is None for rate, _ in judged) > CASES / 20
+    assert sum(not rate.rate for rate, _ in judged) > CASES / 20
+    assert sum(bool(rate.above) for rate, _ in judged) > CASES / 20
+    kept = [own in case.judged for case in cases for own in case.facts.searches]
+    assert sum(kept) > CASES / 20
 
 
 def test_a_significantly_higher_rate_is_served_where_a_higher_one_is_uncertain() -> None:

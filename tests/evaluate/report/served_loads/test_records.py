@@ -15,8 +15,9 @@ from evaluate.report.show.served_loads.records import (
 )
 from evaluate.results.row_types import Requests, WorkloadSettings
 from evaluate.results.row_values import SpeedValues
-from evaluate.results.rows import SpeedRow
+from evaluate.results.rows import SpeedRow, TrialRow
 from tests.evaluate.report.made import Cell, ranked, runs, write
+from tests.evaluate.report.made_searches import searched, table_of
 
 COUNT = 100
 
@@ -93,3 +94,52 @@ def test_a_report_has_their_charts_and_tables(tmp_path: Path) -> None:
     assert report.faults == []
     assert "timelines" in [chart.name for chart in report.charts]
     assert len(report.sets.percentiles) == 2
+
+
+def held_rows(has_times: bool, checkpoint: str = "original") -> list[TrialRow]:
+    """Three searches, which end at 4 requests a second. First tokens come later at higher rates."""
+    rows = searched(checkpoint, 4, 4, 4)
+    for row in rows:
+        ttft = row.settings.rate / 100
+        row.values = row.values.with_fields(
+            ttft_median_s=ttft, request_latency_median_s=1.0, request_latency_p99_s=3.0
+        )
+        if has_times and row.trial.meets:
+            times = [(n / 10, n / 10 + ttft, n / 10 + 2.0, 1) for n in range(COUNT)]
+            row.requests = row.requests.with_fields(times_s=times)
+    return rows
+
+
+def test_percentiles_of_a_capacity_are_those_of_the_trials_at_its_rate() -> None:
+    rows = held_rows(has_times=True)
+    (group,) = ranked([*rows])
+    table = table_of(rows)
+    (record,) = percentile_records(group, [table])
+    assert {row.settings.rate for row in table.cells[0].best} == {4.0}
+    assert record.requests == 3 * COUNT
+    assert record.ttft_p50_ms == pytest.approx(40.0)
+    assert (record.latency_p90_s, record.tpot_p99_ms) == (pytest.approx(2.0), 20.0)
+    lines = timeline_records(group, [table])
+    assert {(line.title, line.candidate) for line in lines} == {("capacity", "original")}
+    assert max(line.in_progress for line in lines) in (20, 21)
+
+
+def test_trials_without_times_have_the_percentiles_that_their_rows_hold() -> None:
+    rows = held_rows(has_times=False)
+    (group,) = ranked([*rows])
+    table = table_of(rows)
+    (record,) = percentile_records(group, [table])
+    assert (record.ttft_p90_ms, record.latency_p90_s) == (None, None)
+    assert (record.ttft_p99_ms, record.latency_p50_s, record.latency_p99_s) == (300.0, 1.0, 3.0)
+    assert timeline_records(group, [table]) == []
+
+
+def test_a_search_that_found_no_rate_has_none(tmp_path: Path) -> None:
+    rows = [*held_rows(has_times=True), *held_rows(has_times=False, checkpoint="w8a8")]
+    for row in rows:
+        if row.checkpoint == "w8a8":
+            row.values = row.values.with_fields(good_share=0.5)
+    results = write(tmp_path / "results.jsonl", rows)
+    report = make_report(ReportConfig(results=[str(results)]))
+    assert [record.candidate for record in report.sets.percentiles] == ["original"]
+    assert "timelines" in [chart.name for chart in report.charts]
