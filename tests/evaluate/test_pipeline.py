@@ -327,6 +327,28 @@ def check_bursts(command_here: Run, url: str, results: Path) -> None:
     assert (row.settings.traffic.arrivals, row.settings.traffic.tokens) == ("bursty", "tokenizer")
 
 
+def check_conversations(command_here: Run, url: str, results: Path) -> None:
+    """ShareGPT's format: clients that wait for their answers, and ask again."""
+    turns = [
+        {"from": "human", "value": "What is a mutex?"}, {"from": "gpt", "value": "A lock."},
+        {"from": "human", "value": "And a semaphore?"}, {"from": "gpt", "value": "A counter."},
+    ]  # fmt: skip
+    path = results.with_name("conversations.json")
+    path.write_text(json.dumps([{"conversations": turns} for _ in range(3)]))
+    result = command_here(
+        "evaluate", "model=tiny", "scenario=traffic", "engine=vllm_server", f"engine.url={url}",
+        f"traffic.path={path}", "traffic.arrivals=closed", "traffic.concurrency=2",
+        "traffic.turns=2", "repeats=1", f"results={results}",
+    )  # fmt: skip
+    assert result.returncode == 0, result.stderr
+    (row,) = rows(results)
+    assert faults(row) == []
+    assert row.settings.traffic.arrivals == "closed"
+    assert (row.settings.traffic.conversations, row.settings.traffic.requests) == (3, 6)
+    assert sum(row.requests.input_tokens.values()) == 6
+    assert len(row.requests.input_tokens) == 2, "second turns have the first ones before them"
+
+
 @pytest.mark.slow
 def test_a_trace_is_replayed_in_an_engine_without_http(
     tiny: object, command_here: Run, tmp_path: Path
@@ -388,6 +410,7 @@ def test_a_server_under_load_and_a_warm_prefix_cache(
         assert {row.generation for row in second} == {1}
         check_traffic(command_here, url, tmp_path / "traffic.jsonl")
         check_bursts(command_here, url, tmp_path / "bursts.jsonl")
+        check_conversations(command_here, url, tmp_path / "conversations.jsonl")
     gone = command_here(*command, **team)
     assert gone.returncode == 3
     assert "no server answers there" in gone.stderr
