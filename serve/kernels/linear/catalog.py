@@ -47,12 +47,15 @@ INT8: Catalog = {
         Place("sparse.lt", "SparseLtInt8", "sparse_lt"),
     ],
 }
+STREAMED_FP8 = Place("streamed.dense", "StreamedFp8")
+FEW_TOKENS_FP8_PLAIN = Place("few_tokens", "FewTokensFp8Plain")
+ONE_TOKEN_FP8 = Place("one_token", "OneTokenFp8")
 FP8: Catalog = {
     ONE_TOKEN: [
-        Place("streamed.dense", "StreamedFp8"),
+        STREAMED_FP8,
         Place("few_tokens", "FewTokensFp8"),
-        Place("few_tokens", "FewTokensFp8Plain"),
-        Place("one_token", "OneTokenFp8"),
+        FEW_TOKENS_FP8_PLAIN,
+        ONE_TOKEN_FP8,
     ],
     SPARSE: [
         Place("streamed.sparse", "StreamedSparseFp8", "streamed_sparse"),
@@ -61,13 +64,7 @@ FP8: Catalog = {
     ],
     CUBLAS: [Place("cublas", "CublasFp8")],
 }
-FP8_PLAIN: Catalog = {
-    WEIGHT_ONLY: [
-        Place("streamed.dense", "StreamedFp8"),
-        Place("few_tokens", "FewTokensFp8Plain"),
-        Place("one_token", "OneTokenFp8"),
-    ]
-}
+FP8_PLAIN: Catalog = {WEIGHT_ONLY: [STREAMED_FP8, FEW_TOKENS_FP8_PLAIN, ONE_TOKEN_FP8]}
 """FP8 weights whose activations are never rounded."""
 STREAMED_PACKED = Place("streamed.packed", "StreamedPacked", "streamed_packed")
 PACKED: Catalog = {

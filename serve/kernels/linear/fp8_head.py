@@ -2,17 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import torch
 from vllm.model_executor.kernels import linear as kernels
-from vllm.model_executor.kernels.linear import (
-    FP8ScaledMMLinearKernel,
-    FP8ScaledMMLinearLayerConfig,
-)
+from vllm.model_executor.kernels.linear import FP8ScaledMMLinearLayerConfig
 
 from conf.schema.kernels import WEIGHT_ONLY
-from serve.kernels.linear.base import QuantlineLinear
 from serve.kernels.linear.catalog import FP8_PLAIN, products_of
 from serve.kernels.linear.conditions import (
     answer,
@@ -24,24 +19,18 @@ from serve.kernels.linear.conditions import (
     run_by_vllm,
     vllms_choice,
 )
-from serve.kernels.linear.fp8 import ADA
+from serve.kernels.linear.fp8 import ADA, Fp8Kernel, weights_refusal
 from serve.kernels.linear.loading import LayerKind, is_head
-from serve.kernels.linear.stored import fp8_weight, merged_widths
 from serve.kernels.plugin import insert_first
 from serve.kernels.products.from_vllm.marlin_fp8 import MarlinFp8
-from serve.kernels.products.product import Weight
 from serve.kernels.record import ALL, LayerKernels, note_refusal
 
 KIND = "fp8a16"
 
 
-class QuantlineFp8HeadKernel(QuantlineLinear, FP8ScaledMMLinearKernel):  # type: ignore[misc]
+class QuantlineFp8HeadKernel(Fp8Kernel):
     """Ours are measured beside vLLM's Marlin. Other layers of this format are left to vLLM, whose
     first choice for them, Humming, was compared with none of ours."""
-
-    @classmethod
-    def is_supported(cls, compute_capability: int | None = None) -> tuple[bool, str | None]:
-        return True, None  # can_implement says it, with the layer
 
     @classmethod
     def can_implement(cls, c: FP8ScaledMMLinearLayerConfig) -> tuple[bool, str | None]:
@@ -60,30 +49,17 @@ class QuantlineFp8HeadKernel(QuantlineLinear, FP8ScaledMMLinearKernel):  # type:
             note_refusal(replace(_left(self.config), refused={ALL: "our kernel takes heads only"}))
             self.vllms.process_weights_after_loading(layer)
             return
-        codes, scales, *_ = self.layer_param_names
         kind = LayerKind(
             KIND, (MarlinFp8(), *products_of(FP8_PLAIN, asked_families())), MarlinFp8.name, None,
             fallback=type(self.vllms).__name__,
         )  # fmt: skip
-
-        def weight() -> Weight:
-            return fp8_weight(getattr(layer, codes), getattr(layer, scales), merged_widths(layer))
-
-        self.load(layer, kind, weight, (codes, scales), self.config.out_dtype)
-
-    def apply_scaled_mm(self, **arguments: Any) -> torch.Tensor:
-        """Part of vLLM's interface; only its own kernels are called this way."""
-        product: torch.Tensor = self.vllms.apply_scaled_mm(**arguments)
-        return product
+        names = self.layer_param_names[:2]
+        self.load(layer, kind, lambda: self.stored(layer), names, self.config.out_dtype)
 
 
 def _refusal(c: FP8ScaledMMLinearLayerConfig) -> str | None:
-    weights = c.weight_quant_key
-    if weights.dtype != torch.float8_e4m3fn:
-        return "takes FP8 (e4m3) only"
-    shape = weights.scale.group_shape
-    if not (shape.is_per_tensor() or shape.is_per_channel() or shape.is_per_token()):
-        return "takes a scale for each channel or tensor, not for blocks"
+    if reason := weights_refusal(c):
+        return reason
     if not c.out_dtype == c.input_dtype == torch.bfloat16:
         return f"takes and gives bfloat16, not {c.input_dtype} and {c.out_dtype}"
     own = vllms_choice(kernels._POSSIBLE_WFP8A16_KERNELS, c)

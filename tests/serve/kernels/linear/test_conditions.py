@@ -182,6 +182,16 @@ def test_which_int8_layers_are_taken(
     assert int8.QuantlineInt8LinearKernel.can_implement(config) == (reason is None, reason)
 
 
+def fp8_config(**changes: Any) -> Any:
+    fields = {
+        "weight_quant_key": kFp8StaticChannelSym,
+        "weight_shape": (256, 128),
+        "input_dtype": torch.bfloat16,
+        "out_dtype": torch.bfloat16,
+    }
+    return kernels.FP8ScaledMMLinearLayerConfig(**fields | changes)
+
+
 @pytest.mark.usefixtures("cuda")
 @pytest.mark.parametrize(
     ("changes", "reason"),
@@ -197,14 +207,7 @@ def test_which_int8_layers_are_taken(
 def test_which_fp8_layers_are_taken(
     changes: dict[str, Any], reason: str | None, log: pytest.LogCaptureFixture
 ) -> None:
-    fields = {
-        "weight_quant_key": kFp8StaticChannelSym,
-        "activation_quant_key": kFp8DynamicTokenSym,
-        "weight_shape": (256, 128),
-        "input_dtype": torch.bfloat16,
-        "out_dtype": torch.bfloat16,
-    }
-    config = kernels.FP8ScaledMMLinearLayerConfig(**fields | changes)
+    config = fp8_config(**{"activation_quant_key": kFp8DynamicTokenSym} | changes)
     can, why = fp8.QuantlineFp8LinearKernel.can_implement(config)
     assert can is (reason is None)
     assert reason is None or reason in str(why)
@@ -225,14 +228,7 @@ def test_which_fp8_layers_are_taken(
 def test_which_fp8_heads_are_taken(
     changes: dict[str, Any], reason: str | None, log: pytest.LogCaptureFixture
 ) -> None:
-    fields = {
-        "weight_quant_key": kFp8StaticChannelSym,
-        "activation_quant_key": kFp8DynamicTensorSym,
-        "weight_shape": (256, 128),
-        "input_dtype": torch.bfloat16,
-        "out_dtype": torch.bfloat16,
-    }
-    config = kernels.FP8ScaledMMLinearLayerConfig(**fields | changes)
+    config = fp8_config(**{"activation_quant_key": kFp8DynamicTensorSym} | changes)
     can, why = fp8_head.QuantlineFp8HeadKernel.can_implement(config)
     assert can is (reason is None)
     assert reason is None or reason in str(why)
