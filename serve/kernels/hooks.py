@@ -14,6 +14,8 @@ from conf.app import run_plain
 from conf.errors import bad_input, environment_failure
 
 LINEAR = "model_executor/kernels/linear"
+FLASH_ATTENTION = "v1/attention/backends/flash_attn"
+ROPE = "model_executor/layers/rotary_embedding/base"
 QUANTIZATION = "model_executor/layers/quantization"
 UTILS = f"{QUANTIZATION}/utils"
 
@@ -127,6 +129,29 @@ HOOKS = (
         "x", "x_residual", "weight", "epsilon", "variance_size")),
     Hook("model_executor/layers/activation", "SiluAndMul.forward_native", ("x",)),
     Hook("scalar_type", "scalar_types"),
+    *(Hook(FLASH_ATTENTION, name) for name in (
+        "FlashAttentionBackend.get_impl_cls", "flash_attn_varlen_func", "get_scheduler_metadata",
+        "reshape_and_cache_flash")),
+    Hook(FLASH_ATTENTION, "FlashAttentionMetadataBuilder.build", (
+        "common_prefix_len", "common_attn_metadata")),
+    *(Hook(FLASH_ATTENTION, f"FlashAttentionMetadata.{field}") for field in (
+        "num_actual_tokens", "max_query_len", "query_start_loc", "seq_lens", "block_table",
+        "causal")),
+    Hook(FLASH_ATTENTION, "FlashAttentionImpl.forward", (
+        "layer", "query", "key", "value", "kv_cache", "attn_metadata", "output", "output_scale",
+        "output_block_scale")),
+    Hook(FLASH_ATTENTION, "FlashAttentionImpl.do_kv_cache_update", (
+        "layer", "key", "value", "kv_cache", "slot_mapping")),
+    *(Hook("v1/attention/backend", f"CommonAttentionMetadata.{field}") for field in (
+        "num_reqs", "max_query_len", "query_start_loc_cpu", "seq_lens_cpu_upper_bound", "causal")),
+    *(Hook("forward_context", f"ForwardContext.{field}") for field in (
+        "no_compile_layers", "attn_metadata", "cudagraph_runtime_mode", "batch_descriptor")),
+    Hook("forward_context", "BatchDescriptor.uniform"),
+    Hook("forward_context", "get_forward_context"),
+    Hook("forward_context", "is_forward_context_available"),
+    Hook(ROPE, "RotaryEmbedding.forward_native"),
+    Hook(ROPE, "RotaryEmbedding.forward_cuda"),
+    Hook("model_executor/layers/layernorm", "RMSNorm"),
 )
 # fmt: on
 

@@ -38,6 +38,7 @@ def register() -> None:
             after_import(ENGINE_ARGS, _complete_configs)
             after_import(WORKER, _insert_kernels)
             overlap.register()
+            importlib.import_module("serve.kernels.attention.hook").register()
         else:
             after_import(CPU_WORKER, request_amx)
     except Exception:

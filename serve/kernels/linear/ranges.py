@@ -19,6 +19,7 @@ import torch
 from vllm.compilation.passes.inductor_pass import InductorPass, get_pass_context
 
 from serve.kernels import op
+from serve.kernels.attention.lowering import lower_rotations
 from serve.kernels.direct import inline
 from serve.kernels.linear.choice import CHANGE, FEW, MANY
 from serve.kernels.op import Planned
@@ -63,6 +64,7 @@ class InputsPass(InductorPass):  # type: ignore[misc]
             logger.debug("quantline: rounding", exc_info=True)
         if tokens.start > self.captured:
             inline(graph, tokens.start, tokens.end)
+            lower_rotations(graph)
 
     def uuid(self) -> str:
         return f"{super().uuid()} {VERSION} {self.captured}"
@@ -180,6 +182,21 @@ def split_ranges(planned: Planned) -> None:
         _split(ends, end, reserved=(FEW, MANY))
     compilation.compile_ranges_endpoints = sorted(ends)
     add_to_graph_key(f"ranges {compilation.compile_ranges_endpoints} captured {captured}")
+
+
+def split_at_captured() -> None:
+    """Has vLLM compile graphs that are not captured apart from those that are, and run our pass
+    over them: there, the host's work at each op counts."""
+    from vllm.config import get_current_vllm_config_or_none
+
+    config = get_current_vllm_config_or_none()
+    compilation = getattr(config, "compilation_config", None)
+    ends = list(getattr(compilation, "compile_ranges_endpoints", None) or [])
+    if compilation is not None and ends:
+        _install_pass()
+        _split(ends, captured_by(config))
+        compilation.compile_ranges_endpoints = sorted(ends)
+        add_to_graph_key(f"ranges {compilation.compile_ranges_endpoints}")
 
 
 def _split(ends: list[int], end: int, reserved: tuple[int, ...] = ()) -> None:

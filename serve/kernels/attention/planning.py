@@ -1,0 +1,181 @@
+"""For how many requests our attention is faster than vLLM's, and with which options.
+
+Measured once for a GPU, versions, and heads of a layer, and kept beside the plans of products. A
+step of a plan is a number of requests. A graph serves every length of context, so options are
+chosen by several lengths, and must not be slower at any.
+"""
+
+import logging
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+import torch
+
+from serve.kernels.attention.launch import NewTokens, Rope, decode, decode_options, reserve
+from serve.kernels.attention.proof import check
+from serve.kernels.attention.shape import Cache, Shape
+from serve.kernels.attention.trial_requests import PAGE, Pool
+from serve.kernels.plans.plan import Plan, Timing, plan_of
+from serve.kernels.plans.store import PlanStore, StoredPlan
+from serve.kernels.plans.timing import Call, Clock, graph_time
+from serve.kernels.products.compiling import run_once
+from serve.kernels.products.product import Options, Unusable
+
+logger = logging.getLogger("vllm.quantline")
+OURS, OWN = "decode_attention", "flash_attention"
+REQUESTS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
+CONTEXTS = (256, 512, 2048, 16384)
+NOISE = 0.02
+"""Ours is used where it is faster by more than this, and slower by no more at any length."""
+COMPILE_SECONDS = 20.0
+SPLITS = (1, 2, 4, 8, 16, 32)
+FEWEST_PROGRAMS, MOST_PROGRAMS = 64, 512
+"""Of a launch, where splitting can make so many: an H200 has 132 multiprocessors."""
+OVERLAPPING, BEFORE_LONG = 256, 8
+"""The most programs that begin before the kernel in front has ended, with so many parts of a
+request: more parts are for long contexts. More programs would take the multiprocessors away from
+that kernel."""
+FEW_TILES = ((64, 2, 3), (128, 4, 3), (32, 2, 3))
+MANY_TILES = ((32, 1, 2), (32, 2, 2), (16, 1, 3), (64, 4, 2))
+"""Tokens of a tile, warps and stages, for launches whose contexts are split and for others."""
+Own = Callable[[NewTokens, Cache, torch.Tensor], Call]
+"""From new tokens, a cache and a place for results to a call of vLLM's own attention."""
+
+
+def key_of(shape: Shape, context: int) -> str:
+    return f"{shape}/context {context}"
+
+
+def options_for(shape: Shape, requests: int) -> list[Options]:
+    """Options to measure."""
+    programs = requests * shape.key_heads
+    splits = [one for one in SPLITS if FEWEST_PROGRAMS <= programs * one <= MOST_PROGRAMS]
+    if not splits:
+        splits = [SPLITS[-1] if programs < FEWEST_PROGRAMS else SPLITS[0]]
+    found = []
+    for split in splits:
+        tiles = FEW_TILES if split > 1 else MANY_TILES
+        for tokens, *rest in tiles:
+            found.append(decode_options(tokens, split, 0, *rest))
+            if programs * min(split, BEFORE_LONG) <= OVERLAPPING:
+                found.append(decode_options(tokens, split, 1, *rest))
+    return found
+
+
+@dataclass
+class AttentionSearch:
+    """Measures the attention of one kind of layer."""
+
+    shape: Shape
+    pool: Pool
+    own: Own
+    clock: Clock = graph_time
+    requests: Sequence[int] = REQUESTS
+    contexts: Sequence[int] = CONTEXTS
+    timings: dict[int, list[Timing]] = field(default_factory=dict)
+    """By length of context."""
+
+    def plan(self) -> Plan:
+        """Raises Unusable where ours is never faster."""
+        self._compile()
+        for context in self.contexts:
+            self.timings[context] = list(self._measured(context))
+        choices = {requests: self._choice(requests) for requests in self.requests}
+        if all(product == OWN for product, _ in choices.values()):
+            raise Unusable("vLLM's own attention is the fastest")
+        # More requests than were measured.
+        return plan_of({**choices, max(choices) + 1: (OWN, ())})
+
+    def _compile(self) -> None:
+        new = self.pool.copies(1, PAGE)[0]
+        out = _place_of(new)
+        every = sorted({one for count in self.requests for one in options_for(self.shape, count)})
+        calls = [
+            partial(decode, self.shape, new, self.pool.cache, out, 1.0, options)
+            for options in every
+        ]
+        count = run_once(calls, COMPILE_SECONDS)
+        logger.info("quantline: %s: %d of %d kernels compiled", self.shape, count, len(calls))
+
+    def _measured(self, context: int) -> Iterator[Timing]:
+        for requests in self.requests:
+            if not self.pool.holds(requests, context):
+                continue
+            places = [(new, _place_of(new)) for new in self.pool.copies(requests, context)]
+            size = requests * context * self.shape.token_bytes
+            own = [self.own(new, self.pool.cache, out) for new, out in places]
+            yield Timing(requests, OWN, (), self.clock(own), size)
+            for options in options_for(self.shape, requests):
+                calls = [
+                    partial(decode, self.shape, new, self.pool.cache, out, 1.0, options)
+                    for new, out in places
+                ]
+                yield Timing(requests, OURS, options, self.clock(calls), size)
+
+    def _choice(self, requests: int) -> tuple[str, Options]:
+        """The options with the best ratio to vLLM's own over the lengths, if that is a gain."""
+        ratios: dict[Options, list[float]] = {}
+        for timings in self.timings.values():
+            here = [timing for timing in timings if timing.tokens == requests]
+            own = next((one.microseconds for one in here if one.product == OWN), None)
+            for timing in here:
+                if own is not None and timing.product == OURS:
+                    ratios.setdefault(timing.options, []).append(timing.microseconds / own)
+        usable = {
+            options: math.prod(found) ** (1 / len(found))
+            for options, found in ratios.items()
+            if max(found) <= 1 + NOISE
+        }
+        best = min(usable, key=lambda options: usable[options], default=None)
+        return (OWN, ()) if best is None or usable[best] > 1 - NOISE else (OURS, best)
+
+
+def _place_of(new: NewTokens) -> torch.Tensor:
+    """A place for results."""
+    return torch.empty_like(new.queries, memory_format=torch.contiguous_format)
+
+
+def planned(
+    shape: Shape, device: torch.device, own: Own, store: PlanStore, rope: Rope | None = None
+) -> Plan:
+    """The plan of a kind of layer, stored or measured, and proven. With `rope`, attention may have
+    to rotate, which is proven, too. Raises Unusable where vLLM's own attention is to run it."""
+    refused = store.trials.blamed(str(shape)).get(OURS)
+    if refused:
+        raise Unusable(refused)
+    with torch.no_grad(), store.trials.trying(str(shape), [OURS]):
+        plan = _stored(shape, store)
+        if plan is None:
+            with store.measuring():
+                # Another process may have measured it meanwhile.
+                plan = _stored(shape, store) or _measured(shape, device, own, store)
+        ours = [step for step in plan.steps if step.product == OURS]
+        for step in ours:
+            reserve(shape, step.up_to or 1, dict(step.options)["SPLIT"], device)
+        used = sorted({step.options for step in ours})
+        for one in (None, rope) if rope is not None else (None,):
+            run_once([partial(check, shape, options, device, one) for options in used], math.inf)
+            for options in used:
+                check(shape, options, device, one)
+    return plan
+
+
+def _stored(shape: Shape, store: PlanStore) -> Plan | None:
+    plans = [store.find(key_of(shape, context), (OURS, OWN)) for context in CONTEXTS]
+    return plans[0] if None not in plans else None
+
+
+def _measured(shape: Shape, device: torch.device, own: Own, store: PlanStore) -> Plan:
+    logger.info("quantline: %s: measuring, once", shape)
+    search = AttentionSearch(shape, Pool.made(shape, device), own)
+    plan = search.plan()
+    for context, timings in search.timings.items():
+        kept = Plan(plan.steps, tuple(timings))
+        rows = 2 * shape.heads * shape.width  # as of a product with the tokens of the context
+        key = key_of(shape, context)
+        store.keep(StoredPlan(key, (OURS, OWN), kept, rows, context, "bf16"))
+    del search
+    torch.cuda.empty_cache()
+    return plan

@@ -1,0 +1,1 @@
+"""Kernels of attention, in Triton: import them only where Triton is installed."""

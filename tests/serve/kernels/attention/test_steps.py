@@ -1,0 +1,84 @@
+"""What requests of a step do is read from vLLM's metadata, and doubts are a no."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from serve.kernels.attention.steps import decodes, is_fresh, metadata_of
+from tests.serve.kernels.attention.step import common_of_step, context_of, metadata_of_step
+
+ONE_EACH = metadata_of_step([1, 1, 1], [5, 900, 0])
+
+
+@pytest.mark.parametrize(
+    ("mode", "uniform", "right"),
+    [
+        ("FULL", True, True),
+        ("FULL", False, False),
+        ("FULL", None, False),
+        ("NONE", None, True),
+        ("NONE", False, True),
+        ("PIECEWISE", True, False),
+    ],
+)
+def test_only_graphs_for_uniform_steps_decode(mode: str, uniform: bool | None, right: bool) -> None:
+    assert decodes(ONE_EACH, context_of({}, mode=mode, uniform=uniform)) is right
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        None,
+        metadata_of_step([1, 7], [5, 7]),
+        metadata_of_step([1, 1], [5, 7], causal=False),
+        metadata_of_step([1, 1], [5, 7], causal=torch.tensor([1, 1])),
+        metadata_of_step([1, 1], [5, 7], use_cascade=True),
+        metadata_of_step([1, 1], [5, 7], rswa_prefix_lens=torch.tensor([1, 1])),
+        metadata_of_step([1, 1], [5, 7], num_actual_tokens=4),
+        metadata_of_step([1, 1], [5, 7], query_start_loc=torch.tensor([0, 1])),
+    ],
+    ids=["none", "prompt", "not causal", "some causal", "cascade", "window", "padded", "starts"],
+)
+def test_other_steps_do_not_decode(metadata: Any) -> None:
+    assert not decodes(metadata, context_of({}))
+
+
+@pytest.mark.parametrize(
+    ("queries", "lengths", "right"),
+    [
+        ([16], [16], True),
+        ([16, 3, 200], [16, 3, 200], True),
+        ([16], [17], False),
+        ([16, 1], [16, 900], False),
+        ([1, 1], [1, 1], False),
+    ],
+)
+def test_fresh_steps_have_no_older_tokens(
+    queries: list[int], lengths: list[int], right: bool
+) -> None:
+    assert is_fresh(common_of_step(queries, lengths)) is right
+
+
+def test_places_of_a_graph_without_a_request_do_not_hide_older_tokens() -> None:
+    """Four places and three requests: as many tokens as the padded step, but four of them old."""
+    padded = common_of_step([16, 3], [16, 7, 0, 0], num_actual_tokens=23)
+    assert not is_fresh(padded)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"causal": False},
+        {"seq_lens_cpu_upper_bound": None},
+        {"seq_lens_cpu_upper_bound": torch.tensor([16])},
+    ],
+)
+def test_without_lengths_a_step_is_not_fresh(changes: dict[str, Any]) -> None:
+    assert not is_fresh(common_of_step([16, 3], [16, 3], **changes))
+
+
+def test_steps_that_are_cut_into_parts_have_no_metadata_of_ours() -> None:
+    assert metadata_of(context_of([{"a": ONE_EACH}, {"a": ONE_EACH}]), "a") is None
+    assert metadata_of(context_of({"a": ONE_EACH}), "a") is ONE_EACH
+    assert metadata_of(context_of(None), "a") is None
