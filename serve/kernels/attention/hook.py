@@ -9,6 +9,7 @@ from typing import Any
 from conf.schema.kernels import ATTENTION
 from serve.kernels.attention import rope, steps
 from serve.kernels.imports import after_import
+from serve.kernels.linear.conditions import capability_refusal, engine_refusal
 from serve.kernels.settings import current_settings
 
 logger = logging.getLogger("vllm.quantline")
@@ -46,13 +47,23 @@ def _offer_ours(backend: Any) -> None:
         if ATTENTION not in current_settings().families:
             return own()
         try:
+            refused = engine_refusal() or capability_refusal()
+            if refused:
+                _say_once(f"vLLM's own attention is used: ours {refused}")
+                return own()
             from serve.kernels.attention.impl import QuantlineAttentionImpl
         except Exception as error:
-            logger.warning("quantline: vLLM's own attention is used: %s", error)
+            _say_once(f"vLLM's own attention is used: {error}")
             return own()
         return QuantlineAttentionImpl
 
     backend.get_impl_cls = staticmethod(get_impl_cls)
+
+
+@functools.cache
+def _say_once(text: str) -> None:
+    """A model has many layers."""
+    logger.warning("quantline: %s", text)
 
 
 def _mark_fresh_steps(builder: Any) -> None:

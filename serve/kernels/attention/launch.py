@@ -93,7 +93,7 @@ def decode(
 ) -> None:
     """Attends from the new token of each request to all of its tokens, and keeps the new one's keys
     and values in the cache. With `rope`, queries and keys are not rotated yet."""
-    from serve.kernels.attention.triton_kernels.decode import decode_kernel
+    from serve.kernels.attention.triton_kernels.decode import decode_attention_kernel
 
     arguments: dict[str, int | bool] = dict(options)
     if INTERPRETED:
@@ -105,7 +105,7 @@ def decode(
     queries = new.queries
     q_weight = queries if rope is None or rope.q_weight is None else rope.q_weight
     k_weight = queries if rope is None or rope.k_weight is None else rope.k_weight
-    decode_kernel[(shape.key_heads, requests, split)](
+    decode_attention_kernel[(shape.key_heads, requests, split)](
         queries, new.keys, new.values, cache.keys, cache.values, new.table, new.lengths, new.slots,
         out, work.parts, work.counters, q_weight, k_weight,
         queries if rope is None else rope.rotations,
@@ -121,10 +121,10 @@ def decode(
 def store(keys: torch.Tensor, values: torch.Tensor, cache: Cache, slots: torch.Tensor) -> None:
     """Writes keys and values [tokens, heads, width] into the cache; slot -1 is not written. There
     may be fewer slots than tokens."""
-    from serve.kernels.attention.triton_kernels.store import store_kernel
+    from serve.kernels.attention.triton_kernels.store import store_attention_kernel
 
     tokens, (_, heads, width) = slots.shape[0], keys.shape
-    store_kernel[(math.ceil(tokens / STORED), heads)](
+    store_attention_kernel[(math.ceil(tokens / STORED), heads)](
         keys, values, cache.keys, cache.values, slots, tokens, keys.stride(0), values.stride(0),
         *cache.strides, PAGE=cache.page, HEADS=heads, WIDTH=width, TOKENS=STORED, num_warps=4,
     )  # fmt: skip

@@ -62,7 +62,7 @@ def attended(
 
 
 @triton.jit(do_not_specialize=["table_stride"])
-def decode_kernel(
+def decode_attention_kernel(
     q_ptr, k_ptr, v_ptr, k_cache_ptr, v_cache_ptr, table_ptr, lengths_ptr, slots_ptr, out_ptr,
     parts_ptr, counter_ptr, q_weight_ptr, k_weight_ptr, rotations_ptr, scale, eps,
     q_stride, k_stride, v_stride, page_stride, token_stride, head_stride, table_stride, out_stride,

@@ -5,7 +5,7 @@ import triton.language as tl
 
 
 @triton.jit(do_not_specialize=["tokens"])
-def store_kernel(
+def store_attention_kernel(
     k_ptr, v_ptr, k_cache_ptr, v_cache_ptr, slots_ptr, tokens,
     k_stride, v_stride, page_stride, token_stride, head_stride,
     PAGE: tl.constexpr, HEADS: tl.constexpr, WIDTH: tl.constexpr, TOKENS: tl.constexpr,

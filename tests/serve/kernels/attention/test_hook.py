@@ -46,6 +46,17 @@ def test_an_engine_gets_the_class_that_it_asks_for(
     assert (found is Own) is not is_ours
 
 
+@pytest.mark.parametrize("name", ["engine_refusal", "capability_refusal"])
+def test_an_engine_that_we_cannot_serve_gets_vllms_class(
+    name: str, module: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(hook, "current_settings", lambda: Settings(("attention",)))
+    monkeypatch.setattr(hook, name, lambda: f"does not fit {name}")
+    hook._insert(module)
+    assert [module.FlashAttentionBackend.get_impl_cls() for _ in range(2)] == [Own, Own]
+    assert caplog.text.count(f"ours does not fit {name}") == 1
+
+
 def test_steps_are_marked(module: Any) -> None:
     hook._insert(module)
     builder = module.FlashAttentionMetadataBuilder()
