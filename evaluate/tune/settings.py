@@ -11,6 +11,7 @@ from enum import Enum
 from typing import Any
 
 from conf.schema.kernels import (
+    ATTENTION,
     AUTOMATIC,
     KERNELS_OPTION,
     ON_REQUEST,
@@ -98,6 +99,7 @@ TABLE = (
         {name: [*AUTOMATIC, name] for name in ON_REQUEST} | {VLLM: VLLM},
         needs=(Need.GPU, Need.QUANTIZED),
         value_needs={
+            ATTENTION: (Need.COMPILING,),  # it is for captured graphs
             OVERLAP: (Need.COMPILING,),
             ONE_TOKEN_OVERLAP: (Need.COMPILING, Need.ONE_REQUEST),
         },

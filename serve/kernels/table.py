@@ -40,7 +40,7 @@ def _table(file: PlanFile, rates: Rates | None, rows: list[list[str]]) -> Table:
     identity = file.identity
     title = f"{identity.gpu}, torch {identity.torch}, vLLM {identity.vllm}"
     table = Table(title=f"{title}\n{limit_text(rates)}", title_justify="left")
-    for name in ("layer", "tokens", "fastest", "options", "µs", "of the limit", "others, µs"):
+    for name in ("layer", "tokens", "plan", "options", "µs", "of the limit", "others, µs"):
         table.add_column(name, justify="right" if name in NUMBERS else "left")
     for row in rows:
         table.add_row(*row)
@@ -64,8 +64,14 @@ def _rows(stored: StoredPlan, config: PlansConfig, rates: Rates | None) -> Itera
     for tokens in sorted({timing.tokens for timing in plan.timings}):
         if config.tokens and tokens not in config.tokens:
             continue
-        best = best_of_each([timing for timing in plan.timings if timing.tokens == tokens])
-        used = best.pop(plan.step(tokens).product, None)
+        timings = [timing for timing in plan.timings if timing.tokens == tokens]
+        best, step = best_of_each(timings), plan.step(tokens)
+        fastest = best.pop(step.product, None)
+        # A plan may choose options that are the fastest of several sizes together.
+        used = next(
+            (one for one in timings if (one.product, one.options) == (step.product, step.options)),
+            fastest,
+        )
         others = [f"{name} {timing.microseconds:.1f}" for name, timing in best.items()]
         if used is None:
             continue

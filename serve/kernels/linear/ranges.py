@@ -52,6 +52,7 @@ class InputsPass(InductorPass):  # type: ignore[misc]
         """The most tokens of a captured CUDA graph."""
 
     def __call__(self, graph: torch.fx.Graph) -> None:
+        op.register()  # a 16-bit model has no layer that did it
         tokens = get_pass_context().compile_range
         target = torch.ops.quantline.linear.default
         for node in graph.find_nodes(op="call_function", target=target):

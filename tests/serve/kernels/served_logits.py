@@ -35,7 +35,7 @@ memory back meanwhile."""
 def main(folder: str, kernels: str, out: str) -> None:
     engine = EngineConfig(
         max_model_len=CONTEXT,
-        kernels=KernelsConfig([kernels]),
+        kernels=KernelsConfig(kernels.split(",")),
         options={"enable_prefix_caching": False} | memory(),
     )
     os.environ.update(environment(engine.options))

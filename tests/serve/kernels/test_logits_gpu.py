@@ -12,8 +12,10 @@ from statistics import fmean
 import pytest
 
 from conf.hardware import compute_capability
+from conf.schema.kernels import ATTENTION
 from conf.schema.load import GpuConfig
 from quantize.pipeline import quantize
+from serve.kernels.attention.planning import OURS
 from tests.conftest import quantize_config
 from tests.serve.kernels.logits import (
     FP8,
@@ -68,6 +70,21 @@ def test_our_kernels_give_the_logits_of_vllms_own(recipe: str, model: str, tmp_p
     print(f"largest {max(found.prompts + found.answers):.3f}, {len(found.answers)} places")
     assert len(found.answers) >= FEWEST_PLACES * len(theirs.scores.answers)
     assert found.faults(TINY if model == "tiny" else tolerance) == []
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_our_attention_gives_the_logits_of_vllms_own(model: str, tmp_path: Path) -> None:
+    """With the products of both engines being vLLM's, attention alone differs."""
+    if (compute_capability(GpuConfig()) or 0.0) < AMPERE:
+        pytest.skip(f"it needs compute capability {AMPERE:g}")
+    folder = checkpoint_of(model, "w4a16_gptq", tmp_path)
+    theirs = served(folder, "vllm", tmp_path / "vllm.json")
+    ours = served(folder, ATTENTION, tmp_path / "ours.json")
+    (layer,) = [layer for layer in ours.layers if layer.kind == ATTENTION]
+    assert OURS in {part.product for part in layer.ranges}, f"ours did not run: {layer}"
+    found = differences(ours.scores, theirs.scores)
+    assert len(found.answers) >= FEWEST_PLACES * len(theirs.scores.answers)
+    assert found.faults(TINY if model == "tiny" else W4A16) == []
 
 
 @pytest.mark.parametrize(("head", "kind"), [("int8", "w8a16"), ("fp8", "fp8a16")])

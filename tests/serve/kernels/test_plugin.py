@@ -95,16 +95,19 @@ def test_kernels_are_inserted_when_a_worker_is_imported(
     on_cuda: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     inserted: list[str] = []
+    hooked: list[str] = []
 
     def find(name: str) -> Any:
         if "fp8" in name:
             raise ImportError("no such module")
-        return SimpleNamespace(register=lambda: inserted.append(name))
+        names = inserted if "linear" in name else hooked
+        return SimpleNamespace(register=lambda: names.append(name))
 
     monkeypatch.setattr(plugin, "importlib", SimpleNamespace(import_module=find))
     register()
     register()
     assert inserted == []
+    assert set(hooked) == {"serve.kernels.attention.hook"}
     assert importlib.import_module("worker_for_tests").loaded
     assert inserted == [f"serve.kernels.linear.{name}" for name in ("int8", "weight_only")]
     assert "vLLM's own kernels are used for fp8: no such module" in caplog.text

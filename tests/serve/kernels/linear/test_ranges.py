@@ -1,5 +1,7 @@
 """Graphs of few tokens round nothing, those of many read no plain activations."""
 
+import subprocess
+import sys
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -21,6 +23,7 @@ from serve.kernels.linear.ranges import InputsPass, boundaries, reads_in, split_
 from serve.kernels.linear.rounding import round_int8
 from serve.kernels.plans.plan import Plan, Step
 from serve.kernels.products.product import Inputs, Options
+from tests.conftest import ROOT
 from tests.serve.kernels.linear.made import COLUMNS, FewInPlain, OwnInRounded, int8_layer
 
 KEY = "int8/96x128/made"
@@ -185,3 +188,22 @@ def test_the_pass_is_added_to_engines_of_ours_only(monkeypatch: pytest.MonkeyPat
     )
     assert [type(one) for one in manager.passes] == [InputsPass]
     assert manager.passes[0].uuid() != InputsPass(0).uuid()
+
+
+def test_a_model_without_quantized_layers_compiles() -> None:
+    """In a process of its own: no other test has defined our ops there."""
+    code = (
+        "import torch\n"
+        "from vllm.compilation.passes.inductor_pass import pass_context\n"
+        "from vllm.config.utils import Range\n"
+        "from serve.kernels.linear.ranges import InputsPass\n"
+        "graph = torch.fx.Graph()\n"
+        "graph.output(graph.placeholder('x'))\n"
+        "for start, end in ((1, 16), (600, 700)):\n"
+        "    with pass_context(Range(start, end)):\n"
+        "        InputsPass(512)(graph)\n"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=ROOT
+    )
+    assert result.returncode == 0, result.stderr[-2000:]
