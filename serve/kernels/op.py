@@ -13,16 +13,15 @@ from typing import NamedTuple
 
 import torch
 
+from serve.kernels.define import define
 from serve.kernels.plans.plan import Plan
 from serve.kernels.products.product import Inputs, Options, Product
 
-LIBRARY = "quantline"
 NAME = "linear"
 SCHEMA = (
-    f"{NAME}(Tensor x, Tensor? rounded, Tensor? scales, Tensor[] tensors, str key, int rows,"
+    "(Tensor x, Tensor? rounded, Tensor? scales, Tensor[] tensors, str key, int rows,"
     " bool scales_after=False) -> Tensor"
 )
-DISPATCH_KEYS = ("CUDA", "CPU")
 Multiply = Callable[[Inputs, list[torch.Tensor], Options], torch.Tensor]
 
 
@@ -112,8 +111,6 @@ class Planned:
 
 
 _TABLE: dict[str, Planned] = {}
-_LIBRARIES: list[torch.library.Library] = []
-"""Keeps the definition alive: a library that is collected takes its op along."""
 
 
 def put(key: str, planned: Planned) -> None:
@@ -171,14 +168,5 @@ def _linear_fake(
 
 
 def register() -> None:
-    """Defines the op, once in a process."""
-    if _LIBRARIES:
-        return
-    library = torch.library.Library(LIBRARY, "FRAGMENT")
-    # Inductor must not choose other strides: products rely on those of the traced tensors.
-    fallback = torch.Tag.needs_fixed_stride_order  # of older versions
-    library.define(SCHEMA, tags=(getattr(torch.Tag, "needs_exact_strides", fallback),))
-    for dispatch_key in DISPATCH_KEYS:
-        library.impl(NAME, _linear, dispatch_key)
-    library._register_fake(NAME, _linear_fake)
-    _LIBRARIES.append(library)
+    """Defines the op, once in a process. Products rely on the strides of the traced tensors."""
+    define(NAME, SCHEMA, _linear, _linear, _linear_fake, exact_strides=True)

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch.fx import Graph, Node
 
+from serve.kernels.attention import rotate_op
 from serve.kernels.attention.launch import ROTATED, ROTATING_WARPS
-from serve.kernels.attention.rotate_op import define
 from serve.kernels.products.graph_launch import launch_options, with_warps
 
 logger = logging.getLogger("vllm.quantline")
@@ -36,7 +36,7 @@ def _rotations(graph: Graph) -> list[Node]:
     either of PyTorch's ways; vLLM asks for the older one."""
     from torch._higher_order_ops import auto_functionalize
 
-    define()
+    rotate_op.register()
     return [
         node
         for functional in (

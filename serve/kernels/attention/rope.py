@@ -17,9 +17,9 @@ from typing import Any
 
 import torch
 
+from serve.kernels.attention import rotate_op
 from serve.kernels.attention.conditions import can_normalize, can_rotate
 from serve.kernels.attention.deferring import Modules
-from serve.kernels.attention.rotate_op import define
 from serve.kernels.settings import add_to_graph_key
 
 logger = logging.getLogger("vllm.quantline")
@@ -47,7 +47,7 @@ def hook(module: ModuleType) -> None:
         if found != known:
             logger.info("quantline: %s rotates as vLLM does: its forward is new (%s)", name, found)
             return
-        define()
+        rotate_op.register()
         _wrap(attention)
     except Exception as error:
         logger.warning("quantline: %s rotates as vLLM does: %s", name, error)

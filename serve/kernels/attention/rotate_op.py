@@ -8,14 +8,13 @@ import torch
 from serve.kernels.attention.deferring import defers, leave
 from serve.kernels.attention.launch import Rope, rotate
 from serve.kernels.attention.shape import Shape
+from serve.kernels.define import define
 
-LIBRARY, NAME = "quantline", "rotate"
+NAME = "rotate"
 SCHEMA = (
-    f"{NAME}(Tensor(a!) qkv, Tensor positions, Tensor rotations, Tensor? q_weight,"
+    "(Tensor(a!) qkv, Tensor positions, Tensor rotations, Tensor? q_weight,"
     " Tensor? k_weight, float epsilon, int heads, int key_heads) -> ()"
 )
-_LIBRARIES: list[torch.library.Library] = []
-"""Keeps the definition alive: a library that is collected takes its op along."""
 
 
 def _rotate(
@@ -52,14 +51,6 @@ def _rotate_fake(
     return None
 
 
-def define() -> None:
+def register() -> None:
     """Defines the op, once in a process."""
-    if _LIBRARIES:
-        return
-    library = torch.library.Library(LIBRARY, "FRAGMENT")
-    fallback = torch.Tag.needs_fixed_stride_order  # of older versions
-    library.define(SCHEMA, tags=(getattr(torch.Tag, "needs_exact_strides", fallback),))
-    for dispatch_key in ("CUDA", "CPU"):
-        library.impl(NAME, _rotate, dispatch_key)
-    library._register_fake(NAME, _rotate_fake)
-    _LIBRARIES.append(library)
+    define(NAME, SCHEMA, _rotate, _rotate, _rotate_fake, exact_strides=True)

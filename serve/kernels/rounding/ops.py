@@ -8,13 +8,14 @@ Inductor's own fusion reads a row three times for a norm, twice for silu, and st
 result in float32 in between: wider rows than 1,024 are looped over, not kept.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
+from serve.kernels.define import define
 from serve.kernels.rounding import launch, traced
 
-LIBRARY = "quantline"
 SCHEMAS = {
     "round_tokens": "(Tensor x, bool floats) -> (Tensor, Tensor)",
     "silu_mul_round": "(Tensor x, Tensor? x_scales, bool floats) -> (Tensor, Tensor)",
@@ -25,8 +26,6 @@ SCHEMAS = {
 }
 Two = tuple[torch.Tensor, torch.Tensor]
 Three = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
-_LIBRARIES: list[torch.library.Library] = []
-"""Keeps the definitions alive: a library that is collected takes its ops along."""
 
 
 def round_tokens(x: torch.Tensor, floats: bool) -> Two:
@@ -93,22 +92,16 @@ def _norm_fake(
     return (*_empty(x, x.shape[1], floats), x.new_empty(x.shape))
 
 
-BODIES = {
+Body = Callable[..., Any]
+BODIES: dict[str, tuple[Body, Body, Body]] = {
     "round_tokens": (_round_on_gpu, traced.round_tokens, _round_fake),
     "silu_mul_round": (_silu_on_gpu, traced.silu_mul_round, _silu_fake),
     "add_norm_round": (_norm_on_gpu, traced.add_norm_round, _norm_fake),
 }
+"""On a GPU, on a CPU, and what Inductor knows of the results."""
 
 
 def register() -> None:
-    """Defines the ops, once in a process."""
-    if _LIBRARIES:
-        return
-    library = torch.library.Library(LIBRARY, "FRAGMENT")
-    for name, (on_gpu, on_cpu, fake) in BODIES.items():
-        # Kernels read rows: Inductor must not turn the inputs.
-        library.define(f"{name}{SCHEMAS[name]}", tags=(torch.Tag.needs_fixed_stride_order,))
-        library.impl(name, on_gpu, "CUDA")
-        library.impl(name, on_cpu, "CPU")
-        library._register_fake(name, fake)
-    _LIBRARIES.append(library)
+    """Defines the ops, once in a process. Kernels read rows: Inductor must not turn the inputs."""
+    for name, bodies in BODIES.items():
+        define(name, SCHEMAS[name], *bodies)

@@ -81,7 +81,7 @@ def test_queries_that_were_moved_are_an_error_and_not_a_wrong_answer() -> None:
 
 
 def test_the_op_rotates_or_leaves_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
-    rotate_op.define()
+    rotate_op.register()
     rotated: list[int] = []
     monkeypatch.setattr(rotate_op, "rotate", lambda shape, qkv, *_: rotated.append(qkv.data_ptr()))
     monkeypatch.setattr("vllm.forward_context.is_forward_context_available", lambda: True)

@@ -16,7 +16,7 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from serve.kernels.attention import lowering
 from serve.kernels.attention.lowering import lower_rotations
-from serve.kernels.attention.rotate_op import define
+from serve.kernels.attention.rotate_op import register
 
 HEADS, KEYS, WIDTH = 8, 2, 64
 COLUMNS = (HEADS + 2 * KEYS) * WIDTH
@@ -25,7 +25,7 @@ KERNEL = object()
 
 def graph_of(device: str, norm: bool, is_new: bool, base: int = 0) -> Graph:
     """As torch.compile makes it of a product, our op and what reads its result."""
-    define()
+    register()
     mode = FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True)
     tokens = mode.from_tensor(torch.empty(700, device="meta")).shape[0]
     graph = Graph()
