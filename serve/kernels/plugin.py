@@ -1,12 +1,14 @@
 """Registers our kernels in vLLM: the entry point of the group `vllm.general_plugins`.
 
-vLLM calls it in each of its processes. It does four things, each only when vLLM has imported a
+vLLM calls it in each of its processes. It does these things, each only when vLLM has imported a
 certain module, so that a process that loads no model pays nothing:
 - vLLM learns the format of weights in codebooks (VPTQ), which it does not have, also on a CPU;
 - an engine's config gets our entry in additional_config, unless it was asked for vLLM's kernels,
   which changes the key of its compiled graphs;
 - our kernel classes come first in vLLM's lists. They refuse every layer of an engine whose config
-  has no entry of ours. An explicit linear_backend of the user leaves them out, as vLLM's rule is.
+  has no entry of ours. An explicit linear_backend of the user leaves them out, as vLLM's rule is;
+- vLLM's FlashAttention offers our class of attention to engines that ask for it, and compiled
+  graphs overlap where that is asked for.
 """
 
 import functools

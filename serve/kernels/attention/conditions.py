@@ -4,7 +4,8 @@ from typing import Any
 
 import torch
 
-from serve.kernels.attention.shape import Shape
+from serve.kernels.attention.proof import LENGTHS
+from serve.kernels.attention.shape import WIDTHS, Shape
 
 SIXTEEN_BIT = ("auto", "bfloat16", "float16")
 NO_WINDOW = (-1, -1)
@@ -30,7 +31,7 @@ def refusal(impl: Any, shape: Shape) -> str:
 
 def can_rotate(rotary: Any, width: int) -> bool:
     """Whether our kernel rotates as a module of vLLM does: whole heads, halves apart, with cosines
-    and sines from a table by position."""
+    and sines from a table by position, which has enough of them for our proof."""
     from vllm.model_executor.layers.rotary_embedding import RotaryEmbedding
 
     cache = getattr(rotary, "cos_sin_cache", None)
@@ -44,6 +45,8 @@ def can_rotate(rotary: Any, width: int) -> bool:
         and isinstance(cache, torch.Tensor)
         and cache.dim() == 2
         and cache.shape[1] == width
+        and width in WIDTHS
+        and cache.shape[0] >= max(LENGTHS)
     )
 
 

@@ -1,8 +1,8 @@
 """Leaves the rotation of a step's queries and keys to attention.
 
 The op that rotates knows no layer, so its answer is one for all layers of a step. It leaves a note
-for attention. Where a graph replays the op, or has its kernel instead, there is no note, and
-queries and keys are rotated.
+for attention. Without a note, queries and keys are rotated: the op was replayed by a piece of a
+graph, or a graph has its kernel instead.
 """
 
 from dataclasses import dataclass
@@ -11,7 +11,6 @@ from weakref import WeakKeyDictionary
 
 import torch
 
-from serve.kernels.attention import steps
 from serve.kernels.attention.launch import Rope
 
 
@@ -43,7 +42,7 @@ def defers(context: Any) -> bool:
     if not isinstance(every, dict) or not every:
         return False
     metadata = next(iter(every.values()))
-    if not steps.decodes(metadata, context):
+    if getattr(metadata, "max_query_len", None) != 1:
         return False
     layers = [context.no_compile_layers[name] for name in every]
     if layers[0] not in _READY:

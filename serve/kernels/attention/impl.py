@@ -1,15 +1,16 @@
 """Our attention, as a class of vLLM's FlashAttention: import it only where vLLM has imported that.
 
-A step in which each request has one new token runs our kernel, which also keeps the new keys and
-values. Prompts without older tokens run vLLM's FlashAttention on the keys and values themselves,
-which is faster than on the pages of the cache. All else is vLLM's.
+In captured graphs, a step in which each request has one new token runs our kernel, which also keeps
+the new keys and values. Prompts without older tokens run vLLM's FlashAttention on the keys and
+values themselves, which is faster than on the pages of the cache. All else is vLLM's.
 """
 
 import logging
 from typing import Any
 
 import torch
-from vllm.forward_context import get_forward_context
+from vllm.config import get_current_vllm_config_or_none
+from vllm.forward_context import get_forward_context, is_forward_context_available
 from vllm.v1.attention.backends import flash_attn
 from vllm.v1.attention.backends.flash_attn import FlashAttentionImpl
 
@@ -51,18 +52,27 @@ class QuantlineAttentionImpl(FlashAttentionImpl):  # type: ignore[misc]  # of an
     """None as long as vLLM's own attention runs all steps."""
     modules: Modules | None = None
     """Where our op rotates this layer's queries and keys."""
+    compilation: Any = None
+    """The engine's config of graphs, which vLLM completes while it starts."""
     _unstored: torch.Tensor | None = None
     """Places of new keys and values that attention is to write, within a step."""
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        config = get_current_vllm_config_or_none()
+        self.compilation = getattr(config, "compilation_config", None)
 
     def process_weights_after_loading(self, act_dtype: torch.dtype) -> None:
         super().process_weights_after_loading(act_dtype)
         self.shape = Shape(self.num_heads, self.num_kv_heads, self.head_size, act_dtype)
-        self.plan = self._planned()
-        if self.modules is not None:
-            split_at_captured()
+        try:
+            self.plan = self._planned()
+            if self.modules is not None:
+                split_at_captured()
+        except Exception as error:  # an engine that starts without us must start with us
+            logger.warning("quantline: vLLM's own attention is used: %s", error)
 
     def _planned(self) -> Plan | None:
-        """Never raises: an engine that starts without us must start with us."""
         refused = refusal(self, self.shape)
         if not refused:
             rope = self.modules.rope if self.modules is not None else None
@@ -96,7 +106,10 @@ class QuantlineAttentionImpl(FlashAttentionImpl):  # type: ignore[misc]  # of an
 
     def options(self, metadata: Any, context: Any) -> Options | None:
         """How our kernel runs a step; None where vLLM's own attention does."""
-        if self.plan is None or not steps.decodes(metadata, context):
+        if self.plan is None:
+            return None
+        largest = steps.largest_decoding_graph(self.compilation)
+        if not steps.decodes(metadata, context, largest):
             return None
         step = self.plan.step(metadata.seq_lens.shape[0])
         return step.options if step.product == OURS else None
@@ -109,14 +122,20 @@ class QuantlineAttentionImpl(FlashAttentionImpl):  # type: ignore[misc]  # of an
         kv_cache: torch.Tensor,
         slot_mapping: torch.Tensor,
     ) -> None:
-        context = get_forward_context()
-        metadata = steps.metadata_of(context, layer.layer_name)
-        if self.options(metadata, context) is not None:
+        if self._decodes(layer):
             self._unstored = slot_mapping
-        elif self.plan is None or slot_mapping.shape[0] < STORED_BY_OURS:
+        elif self.plan is None or slot_mapping.shape[0] < STORED_BY_OURS or not _has_rows(key):
             super().do_kv_cache_update(layer, key, value, kv_cache, slot_mapping)
         else:
             store(key, value, Cache.of(kv_cache, self.head_size), slot_mapping)
+
+    def _decodes(self, layer: torch.nn.Module) -> bool:
+        """Whether our kernel runs this step. Some drafts fill their cache outside of any step."""
+        if self.plan is None or not is_forward_context_available():
+            return False
+        context = get_forward_context()
+        metadata = steps.metadata_of(context, layer.layer_name)
+        return self.options(metadata, context) is not None
 
     def forward(
         self,
@@ -137,10 +156,8 @@ class QuantlineAttentionImpl(FlashAttentionImpl):  # type: ignore[misc]  # of an
             lengths = attn_metadata.seq_lens
             requests = lengths.shape[0]
             slots = torch.full_like(lengths, NOWHERE) if unstored is None else unstored
-            new = NewTokens(
-                query[:requests], key[:requests], value[:requests], slots, lengths,
-                attn_metadata.block_table,
-            )  # fmt: skip
+            queries, keys, values = (_with_rows(x[:requests]) for x in (query, key, value))
+            new = NewTokens(queries, keys, values, slots, lengths, attn_metadata.block_table)
             rope = self.modules.rope if self.modules is not None and is_plain else None
             cache = Cache.of(kv_cache, self.head_size)
             decode(self.shape, new, cache, output, self.scale, options, rope)
@@ -156,8 +173,11 @@ class QuantlineAttentionImpl(FlashAttentionImpl):  # type: ignore[misc]  # of an
         return result
 
     def _reads_whole_prompts(self, metadata: Any) -> bool:
+        """Not where a graph is captured: vLLM captures with steps that look so, and replays them
+        for requests that have more tokens."""
         is_faster = self.plan is not None and self.vllm_flash_attn_version == THREE
-        return is_faster and getattr(metadata, steps.FRESH, False)
+        is_fresh = is_faster and getattr(metadata, steps.FRESH, False)
+        return is_fresh and not torch.cuda.is_current_stream_capturing()
 
     def _whole_prompts(
         self,
@@ -204,3 +224,12 @@ class QuantlineAttentionImpl(FlashAttentionImpl):  # type: ignore[misc]  # of an
             )  # fmt: skip
 
         return call
+
+
+def _has_rows(x: torch.Tensor) -> bool:
+    """Whether the heads of a token are side by side, as our kernels read them."""
+    return bool(x.stride(2) == 1 and x.stride(1) == x.shape[2])
+
+
+def _with_rows(x: torch.Tensor) -> torch.Tensor:
+    return x if _has_rows(x) else x.contiguous()

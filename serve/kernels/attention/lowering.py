@@ -1,7 +1,8 @@
 """Hands the kernel that rotates to Inductor, in graphs that vLLM does not capture.
 
-Our op costs the host some 40 microseconds a call, and no such graph leaves the rotation to
-attention: it has more tokens than a step that decodes. The op stays where it cannot be handed over.
+Our op costs the host some 40 microseconds a call. In such a graph nothing is left to attention: the
+op leaves a note where it does so, and this kernel none. Where it cannot be handed over, the op
+stays.
 """
 
 import logging

@@ -2,7 +2,7 @@
 
 Measured once for a GPU, versions, and heads of a layer, and kept beside the plans of products. A
 step of a plan is a number of requests. A graph serves every length of context, so options are
-chosen by several lengths, and must not be slower at any.
+chosen by several lengths, and must not be slower at any that was measured.
 """
 
 import logging
@@ -17,7 +17,8 @@ from serve.kernels.attention.launch import NewTokens, Rope, decode, decode_optio
 from serve.kernels.attention.proof import check
 from serve.kernels.attention.shape import Cache, Shape
 from serve.kernels.attention.trial_requests import PAGE, Pool
-from serve.kernels.plans.plan import Plan, Timing, plan_of
+from serve.kernels.linear.conditions import capability
+from serve.kernels.plans.plan import Plan, Step, Timing, plan_of
 from serve.kernels.plans.store import PlanStore, StoredPlan
 from serve.kernels.plans.timing import Call, Clock, graph_time
 from serve.kernels.products.compiling import run_once
@@ -30,6 +31,8 @@ CONTEXTS = (256, 512, 2048, 16384)
 NOISE = 0.02
 """Ours is used where it is faster by more than this, and slower by no more at any length."""
 COMPILE_SECONDS = 20.0
+HOPPER = 90
+"""The compute capability, times ten, from which on kernels can overlap."""
 SPLITS = (1, 2, 4, 8, 16, 32)
 FEWEST_PROGRAMS, MOST_PROGRAMS = 64, 512
 """Of a launch, where splitting can make so many: an H200 has 132 multiprocessors."""
@@ -48,8 +51,8 @@ def key_of(shape: Shape, context: int) -> str:
     return f"{shape}/context {context}"
 
 
-def options_for(shape: Shape, requests: int) -> list[Options]:
-    """Options to measure."""
+def options_for(shape: Shape, requests: int, overlaps: bool = True) -> list[Options]:
+    """Options to measure. Kernels of GPUs before Hopper cannot overlap."""
     programs = requests * shape.key_heads
     splits = [one for one in SPLITS if FEWEST_PROGRAMS <= programs * one <= MOST_PROGRAMS]
     if not splits:
@@ -59,7 +62,7 @@ def options_for(shape: Shape, requests: int) -> list[Options]:
         tiles = FEW_TILES if split > 1 else MANY_TILES
         for tokens, *rest in tiles:
             found.append(decode_options(tokens, split, 0, *rest))
-            if programs * min(split, BEFORE_LONG) <= OVERLAPPING:
+            if overlaps and programs * min(split, BEFORE_LONG) <= OVERLAPPING:
                 found.append(decode_options(tokens, split, 1, *rest))
     return found
 
@@ -74,30 +77,32 @@ class AttentionSearch:
     clock: Clock = graph_time
     requests: Sequence[int] = REQUESTS
     contexts: Sequence[int] = CONTEXTS
+    overlaps: bool = True
     timings: dict[int, list[Timing]] = field(default_factory=dict)
     """By length of context."""
 
     def plan(self) -> Plan:
-        """Raises Unusable where ours is never faster."""
+        """vLLM's own for all numbers of requests, where ours is never faster."""
         self._compile()
         for context in self.contexts:
             self.timings[context] = list(self._measured(context))
         choices = {requests: self._choice(requests) for requests in self.requests}
-        if all(product == OWN for product, _ in choices.values()):
-            raise Unusable("vLLM's own attention is the fastest")
         # More requests than were measured.
         return plan_of({**choices, max(choices) + 1: (OWN, ())})
 
     def _compile(self) -> None:
         new = self.pool.copies(1, PAGE)[0]
         out = _place_of(new)
-        every = sorted({one for count in self.requests for one in options_for(self.shape, count)})
+        every = sorted({one for count in self.requests for one in self._options(count)})
         calls = [
             partial(decode, self.shape, new, self.pool.cache, out, 1.0, options)
             for options in every
         ]
         count = run_once(calls, COMPILE_SECONDS)
         logger.info("quantline: %s: %d of %d kernels compiled", self.shape, count, len(calls))
+
+    def _options(self, requests: int) -> list[Options]:
+        return options_for(self.shape, requests, self.overlaps)
 
     def _measured(self, context: int) -> Iterator[Timing]:
         for requests in self.requests:
@@ -107,12 +112,17 @@ class AttentionSearch:
             size = requests * context * self.shape.token_bytes
             own = [self.own(new, self.pool.cache, out) for new, out in places]
             yield Timing(requests, OWN, (), self.clock(own), size)
-            for options in options_for(self.shape, requests):
+            for options in self._options(requests):
                 calls = [
                     partial(decode, self.shape, new, self.pool.cache, out, 1.0, options)
                     for new, out in places
                 ]
-                yield Timing(requests, OURS, options, self.clock(calls), size)
+                try:
+                    microseconds = self.clock(calls)
+                except Exception as error:  # such as more shared memory than this GPU has
+                    logger.debug("quantline: %s, %s: %s", self.shape, dict(options), error)
+                    continue
+                yield Timing(requests, OURS, options, microseconds, size)
 
     def _choice(self, requests: int) -> tuple[str, Options]:
         """The options with the best ratio to vLLM's own over the lengths, if that is a gain."""
@@ -145,21 +155,29 @@ def planned(
     refused = store.trials.blamed(str(shape)).get(OURS)
     if refused:
         raise Unusable(refused)
-    with torch.no_grad(), store.trials.trying(str(shape), [OURS]):
+    with torch.no_grad():
         plan = _stored(shape, store)
         if plan is None:
             with store.measuring():
                 # Another process may have measured it meanwhile.
                 plan = _stored(shape, store) or _measured(shape, device, own, store)
         ours = [step for step in plan.steps if step.product == OURS]
-        for step in ours:
-            reserve(shape, step.up_to or 1, dict(step.options)["SPLIT"], device)
-        used = sorted({step.options for step in ours})
-        for one in (None, rope) if rope is not None else (None,):
-            run_once([partial(check, shape, options, device, one) for options in used], math.inf)
-            for options in used:
-                check(shape, options, device, one)
+        if not ours:
+            raise Unusable("vLLM's own attention is the fastest")
+        with store.trials.trying(str(shape), [OURS]):
+            _prove(shape, ours, device, rope)
     return plan
+
+
+def _prove(shape: Shape, ours: list[Step], device: torch.device, rope: Rope | None) -> None:
+    for step in ours:
+        assert step.up_to is not None, "beyond what was measured vLLM's own runs"
+        reserve(shape, step.up_to, dict(step.options)["SPLIT"], device)
+    used = sorted({step.options for step in ours})
+    for one in (None,) if rope is None else (None, rope):
+        run_once([partial(check, shape, options, device, one) for options in used], math.inf)
+        for options in used:
+            check(shape, options, device, one)
 
 
 def _stored(shape: Shape, store: PlanStore) -> Plan | None:
@@ -169,8 +187,10 @@ def _stored(shape: Shape, store: PlanStore) -> Plan | None:
 
 def _measured(shape: Shape, device: torch.device, own: Own, store: PlanStore) -> Plan:
     logger.info("quantline: %s: measuring, once", shape)
-    search = AttentionSearch(shape, Pool.made(shape, device), own)
-    plan = search.plan()
+    overlaps = (capability() or HOPPER) >= HOPPER
+    search = AttentionSearch(shape, Pool.made(shape, device), own, overlaps=overlaps)
+    with store.trials.trying(str(shape), [OURS]):
+        plan = search.plan()
     for context, timings in search.timings.items():
         kept = Plan(plan.steps, tuple(timings))
         rows = 2 * shape.heads * shape.width  # as of a product with the tokens of the context

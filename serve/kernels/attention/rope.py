@@ -17,10 +17,11 @@ from typing import Any
 
 import torch
 
+from conf.schema.kernels import ATTENTION
 from serve.kernels.attention import rotate_op
 from serve.kernels.attention.conditions import can_normalize, can_rotate
 from serve.kernels.attention.deferring import Modules
-from serve.kernels.settings import add_to_graph_key
+from serve.kernels.settings import add_to_graph_key, current_settings
 
 logger = logging.getLogger("vllm.quantline")
 MODELS = "vllm.model_executor.models"
@@ -32,16 +33,17 @@ CLASSES = {
 }
 """Classes of vLLM that project, may normalize, rotate, attend and project, with the hash of their
 forward, by module. A class whose forward has another hash is left to vLLM."""
-MODULES = "_quantline_modules"
+ROTATES = "_quantline_rotates"
+"""False on a class that we have changed, true on a layer whose queries and keys our op rotates."""
 
 
 def hook(module: ModuleType) -> None:
-    """Has a class of vLLM rotate by our op, where the engine's settings and its modules allow it. A
-    vLLM with another class runs as it would without us."""
+    """Has layers of a class of vLLM rotate by our op, in engines that ask for our attention, where
+    their modules fit. A vLLM with another class runs as it would without us."""
     name, known = CLASSES[module.__name__]
     try:
         attention: Any = getattr(module, name)
-        if getattr(attention, MODULES, None) is not None:
+        if hasattr(attention, ROTATES):
             return
         found = forward_hash(inspect.getsource(attention.forward))
         if found != known:
@@ -68,17 +70,20 @@ def forward_hash(source: str) -> str:
 def _wrap(attention: Any) -> None:
     make: Callable[..., None] = attention.__init__
     run: Callable[..., torch.Tensor] = attention.forward
-    setattr(attention, MODULES, ())  # a layer that rotates has its own
+    setattr(attention, ROTATES, False)  # a layer that rotates has its own
 
     @functools.wraps(make)
     def initialize(self: Any, *args: Any, **kwargs: Any) -> None:
         make(self, *args, **kwargs)
-        if type(self) is attention:
-            _take_over(self)
+        if type(self) is attention and ATTENTION in current_settings().families:
+            try:
+                _take_over(self)
+            except Exception as error:  # an engine that starts without us must start with us
+                logger.warning("quantline: a layer rotates as vLLM does: %s", error)
 
     @functools.wraps(run)
     def forward(self: Any, positions: torch.Tensor, hidden_states: torch.Tensor) -> torch.Tensor:
-        if not getattr(self, MODULES):
+        if not getattr(self, ROTATES):
             return run(self, positions, hidden_states)
         qkv, _ = self.qkv_proj(hidden_states)
         has_norm = hasattr(self, "q_norm")
@@ -106,9 +111,9 @@ def _take_over(layer: Any) -> None:
         return
     if (norms[0] is None) != (norms[1] is None) or _epsilons(norms) > 1:
         return
-    impl.modules = Modules(layer.rotary_emb, *norms)
-    setattr(layer, MODULES, (True,))
     add_to_graph_key("rotates")
+    impl.modules = Modules(layer.rotary_emb, *norms)
+    setattr(layer, ROTATES, True)
 
 
 def _epsilons(norms: list[Any]) -> int:

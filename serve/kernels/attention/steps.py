@@ -17,10 +17,22 @@ def metadata_of(context: Any, layer: str) -> Any:
     return every.get(layer) if isinstance(every, dict) else None
 
 
-def decodes(metadata: Any, context: Any) -> bool:
-    """Whether each request of a step has exactly one new token, now and in every step that replays
-    a graph which is captured here."""
-    if metadata is None or metadata.max_query_len != 1 or metadata.causal is not True:
+def largest_decoding_graph(compilation: Any) -> int:
+    """The most requests of a captured graph that is replayed for steps which decode only; 0 where
+    an engine captures none. A graph that is also replayed for prompts may be captured with one
+    token of each request."""
+    mode = getattr(compilation, "cudagraph_mode", None)
+    if mode is None or not mode.separate_routine() or mode.decode_mode().name != "FULL":
+        return 0
+    return getattr(compilation, "max_cudagraph_capture_size", None) or 0
+
+
+def decodes(metadata: Any, context: Any, largest: int) -> bool:
+    """Whether each request of a step has exactly one new token, and a graph for such steps has the
+    step: the host waits longer for our launch than for vLLM's. `largest` is that of the graphs."""
+    if getattr(metadata, "max_query_len", None) != 1:
+        return False
+    if getattr(metadata, "causal", None) is not True:
         return False
     if (
         getattr(metadata, "use_cascade", False)
@@ -28,23 +40,21 @@ def decodes(metadata: Any, context: Any) -> bool:
     ):
         return False
     requests = metadata.seq_lens.shape[0]
-    if not requests or requests != metadata.num_actual_tokens:
+    if not 0 < requests <= largest or requests != metadata.num_actual_tokens:
         return False
     if requests != metadata.query_start_loc.shape[0] - 1:
         return False
     mode, graph = context.cudagraph_runtime_mode.name, context.batch_descriptor
     if mode == "FULL":
-        # Such a graph may be captured with one token of each request and replayed for prompts,
-        # unless it is one for uniform steps.
         return graph is not None and bool(graph.uniform)
-    # Between replayed pieces of a graph, the host waits longer for our launch than for vLLM's.
-    # Without graphs vLLM warms up what it captures next.
+    # vLLM's newer runner captures whole steps in this mode, and its older one warms them up in it.
     return bool(mode == "NONE")
 
 
 def is_fresh(common: Any) -> bool:
     """Whether no request of a step has tokens from before it: its keys and values are all there,
-    without the cache. No request has fewer tokens than its new ones, so equal sums say it."""
+    without the cache. No request of a decoder has fewer tokens than its new ones, so equal sums say
+    it. Steps that vLLM makes up to capture a graph look so, too."""
     if common.max_query_len <= 1 or common.causal is not True:
         return False
     new, longest = common.query_start_loc_cpu, getattr(common, "seq_lens_cpu_upper_bound", None)

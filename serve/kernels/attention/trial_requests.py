@@ -13,8 +13,6 @@ MOST_BYTES = 512 * 2**20
 """Of the cache of keys and values."""
 SHARE = 4
 """Of the free memory, a cache takes at most one part in so many."""
-COLD = 3
-"""A cache of keys and values that is so many times the GPU's own is always cold."""
 MOST_COPIES = 64
 
 

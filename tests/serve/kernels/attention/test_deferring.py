@@ -9,6 +9,7 @@ import torch
 
 from serve.kernels.attention import deferring, rotate_op
 from serve.kernels.attention.deferring import Modules, defers, is_left, leave
+from serve.kernels.attention.steps import decodes
 from tests.serve.kernels.attention.step import context_of, metadata_of_step
 
 STEP = metadata_of_step([1, 1], [5, 7])
@@ -26,7 +27,7 @@ def layer(rotates: bool = True, has_plan: bool = True, runs: bool = True) -> tor
     made.impl = SimpleNamespace(
         modules=Modules(None) if rotates else None,
         plan=object() if has_plan else None,
-        options=lambda metadata, context: () if runs else None,
+        options=lambda metadata, context: () if runs and decodes(metadata, context, 8) else None,
     )
     return made
 
@@ -58,6 +59,14 @@ def test_layers_with_other_caches_are_rotated_before() -> None:
 @pytest.mark.parametrize("every", [None, {}, [{"a": STEP}]])
 def test_without_metadata_it_is_rotated_before(every: Any) -> None:
     assert not defers(context_of(every, {"a": layer()}))
+
+
+def test_metadata_of_another_backend_is_no_error() -> None:
+    other = SimpleNamespace(max_query_len=1)
+    made = context_of({"a": other, "b": STEP}, {"a": torch.nn.Module(), "b": layer()})
+    assert not defers(made)
+    made = context_of({"a": SimpleNamespace(), "b": STEP}, {"a": layer(), "b": layer()})
+    assert not defers(made)
 
 
 def test_replayed_pieces_are_rotated_before() -> None:

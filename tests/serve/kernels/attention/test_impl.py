@@ -9,6 +9,8 @@ import torch
 
 pytest.importorskip("vllm")
 
+from vllm.config import CUDAGraphMode
+
 from serve.kernels import record
 from serve.kernels.attention import deferring, impl, steps
 from serve.kernels.attention.conditions import refusal
@@ -26,6 +28,9 @@ PLAN = plan_of({8: (OURS, OPTIONS), 9: (OWN, ())})
 DECODING = metadata_of_step([1, 1, 1], [5, 7, 0])
 PROMPTS = metadata_of_step([4, 2], [4, 2])
 LAYER = SimpleNamespace(layer_name="a")
+GRAPHS = SimpleNamespace(
+    cudagraph_mode=CUDAGraphMode.FULL_AND_PIECEWISE, max_cudagraph_capture_size=512
+)
 CACHE = torch.zeros(6, 2, 16, 2, 64, dtype=torch.bfloat16)
 
 
@@ -49,6 +54,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
     monkeypatch.setattr(FlashAttentionImpl, "forward", noted("vllm forward"))
     monkeypatch.setattr(FlashAttentionImpl, "do_kv_cache_update", noted("vllm store"))
     monkeypatch.setattr(impl.flash_attn, "flash_attn_varlen_func", noted("prompts"), raising=False)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
     deferring._NOTES.clear()
     return found
 
@@ -57,6 +63,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
 def context(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     made = context_of({"a": DECODING})
     monkeypatch.setattr(impl, "get_forward_context", lambda: made)
+    monkeypatch.setattr(impl, "is_forward_context_available", lambda: True)
     return made
 
 
@@ -67,7 +74,7 @@ def attention(plan: Plan | None = PLAN, **changes: Any) -> QuantlineAttentionImp
         "num_heads": 4, "num_kv_heads": 2, "vllm_flash_attn_version": 3, "attn_type": "decoder",
         "kv_cache_dtype": "auto", "sliding_window": (-1, -1), "alibi_slopes": None, "sinks": None,
         "logits_soft_cap": 0, "kv_sharing_target_layer_name": None, "dcp_world_size": 1,
-        "batch_invariant_enabled": False,
+        "batch_invariant_enabled": False, "compilation": GRAPHS,
     }  # fmt: skip
     for name, value in (known | changes).items():
         setattr(made, name, value)
@@ -100,9 +107,9 @@ def test_queries_that_were_left_are_rotated(calls: Calls, context: Any) -> None:
     table = torch.zeros(9, 64)
     made.modules = Modules(SimpleNamespace(cos_sin_cache=table))
     run(made, DECODING, 3)
-    qkv = torch.zeros(3, 512, dtype=torch.bfloat16)
+    qkv = torch.zeros(3, 8, 64, dtype=torch.bfloat16)
     deferring.leave(qkv)
-    made.forward(LAYER, qkv.view(3, 8, 64)[:, :4], qkv, qkv, CACHE, DECODING, qkv)
+    made.forward(LAYER, qkv[:, :4], qkv[:, 4:6], qkv[:, 6:], CACHE, DECODING, qkv)
     ropes = [arguments[-1] for _, arguments in calls]
     assert ropes[0] is None
     assert ropes[1].rotations is table
@@ -147,6 +154,46 @@ def test_other_prompts_run_as_vllm_runs_them(
     context.attn_metadata = {"a": metadata}
     run(attention(vllm_flash_attn_version=version), metadata, 6)
     assert calls.names == ["vllm store", "vllm forward"]
+
+
+def test_a_step_that_is_captured_is_no_whole_prompt(
+    calls: Calls, context: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """vLLM captures steps of several tokens, of drafts and their verification, with requests that
+    have no older tokens, and replays them for requests that do."""
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    made_up = metadata_of_step([4, 4], [4, 4], **{steps.FRESH: True})
+    context.attn_metadata = {"a": made_up}
+    run(attention(), made_up, 8)
+    assert calls.names == ["vllm store", "vllm forward"]
+
+
+def test_a_graph_that_is_replayed_for_prompts_does_not_hold_our_kernel(
+    calls: Calls, context: Any
+) -> None:
+    graphs = SimpleNamespace(cudagraph_mode=CUDAGraphMode.FULL, max_cudagraph_capture_size=512)
+    context.cudagraph_runtime_mode.name, context.batch_descriptor = "NONE", None
+    run(attention(compilation=graphs), DECODING, 3)
+    assert calls.names == ["vllm store", "vllm forward"]
+
+
+def test_drafts_fill_their_cache_outside_of_a_step(
+    calls: Calls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(impl, "is_forward_context_available", lambda: False)
+    k = torch.zeros(3, 2, 64, dtype=torch.bfloat16)
+    attention().do_kv_cache_update(LAYER, k, k, CACHE, torch.arange(3))
+    assert calls.names == ["vllm store"]
+
+
+def test_heads_that_are_not_side_by_side_are_copied(calls: Calls, context: Any) -> None:
+    made = attention()
+    wide = torch.arange(3 * 8 * 64).reshape(3, 64, 8).transpose(1, 2)
+    made.do_kv_cache_update(LAYER, wide[:, :2], wide[:, :2], CACHE, torch.arange(3))
+    made.forward(LAYER, wide[:, :4], wide[:, :2], wide[:, :2], CACHE, DECODING, wide)
+    new = calls[0][1][1]
+    assert new.queries.stride() == (4 * 64, 64, 1)
+    assert torch.equal(new.keys, wide[:, :2])
 
 
 def test_many_tokens_are_stored_by_ours(calls: Calls, context: Any) -> None:

@@ -63,8 +63,25 @@ def test_options_that_are_slower_at_one_length_are_not_used() -> None:
 
 
 def test_a_gain_within_noise_is_none() -> None:
-    with pytest.raises(Unusable, match="vLLM's own attention is the fastest"):
-        search(lambda *_: 9.9).plan()
+    assert search(lambda *_: 9.9).plan().products == [OWN]
+
+
+def test_options_that_a_gpu_cannot_run_are_left_out() -> None:
+    def ours(requests: int, context: int, options: dict[str, int]) -> float:
+        if options["TOKENS"] == 128:
+            raise RuntimeError("out of resource: shared memory")
+        return 5.0
+
+    made = search(ours)
+    assert made.plan().step(1).product == OURS
+    tried = {dict(one.options).get("TOKENS") for one in made.timings[32]}
+    assert 128 not in tried
+
+
+def test_kernels_overlap_from_hopper_on() -> None:
+    for requests in (1, 8, 64):
+        assert not any(dict(one)["PDL"] for one in options_for(SHAPE, requests, overlaps=False))
+    assert any(dict(one)["PDL"] for one in options_for(SHAPE, 1))
 
 
 def test_requests_that_do_not_fit_at_any_length_run_as_vllm_runs_them() -> None:
@@ -101,6 +118,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PlanStore:
     monkeypatch.setattr(planning, "reserve", lambda *_: None)
     monkeypatch.setattr(Pool, "made", staticmethod(lambda shape, device: pool()))
     monkeypatch.setattr(planning, "check", lambda *_: None)
+    monkeypatch.setattr(planning, "capability", lambda: None)
     return PlanStore(Identity("a GPU", "torch", "vllm"))
 
 
@@ -109,7 +127,7 @@ def test_a_plan_is_measured_once_and_kept(
 ) -> None:
     searches = []
 
-    def made(shape: Shape, trial: Pool, theirs: Any) -> AttentionSearch:
+    def made(shape: Shape, trial: Pool, theirs: Any, overlaps: bool) -> AttentionSearch:
         searches.append(shape)
         return search(lambda *_: 5.0, contexts=planning.CONTEXTS)
 
@@ -121,6 +139,22 @@ def test_a_plan_is_measured_once_and_kept(
     (stored, *_) = store._file().plans
     assert (stored.key, stored.rows, stored.columns) == (f"{SHAPE}/context 256", 2 * 8 * 64, 256)
     assert all(timing.weight_bytes for timing in stored.plan.timings)
+
+
+def test_that_vllms_own_is_the_fastest_is_kept_too(
+    store: PlanStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    searches = []
+
+    def made(*_: Any, **__: Any) -> AttentionSearch:
+        searches.append(1)
+        return search(lambda *_: 20.0, contexts=planning.CONTEXTS)
+
+    monkeypatch.setattr(planning, "AttentionSearch", made)
+    for _ in range(2):
+        with pytest.raises(Unusable, match="vLLM's own attention is the fastest"):
+            planned(SHAPE, torch.device("cpu"), own, store)
+    assert len(searches) == 1
 
 
 def test_what_ended_an_engine_is_not_tried_again(
@@ -140,7 +174,7 @@ def test_a_plan_whose_kernel_is_wrong_is_not_used(
         raise Unusable("wrong by 1")
 
     made = search(lambda *_: 5.0, contexts=planning.CONTEXTS)
-    monkeypatch.setattr(planning, "AttentionSearch", lambda *_: made)
+    monkeypatch.setattr(planning, "AttentionSearch", lambda *_, **__: made)
     monkeypatch.setattr(planning, "check", wrong)
     with pytest.raises(Unusable, match="wrong by 1"):
         planned(SHAPE, torch.device("cpu"), own, store)

@@ -18,8 +18,9 @@ from vllm.model_executor.layers.rotary_embedding import RotaryEmbedding
 from serve.kernels.attention import rope, rotate_op
 from serve.kernels.attention.conditions import can_normalize, can_rotate
 from serve.kernels.attention.impl import QuantlineAttentionImpl
-from serve.kernels.attention.rope import CLASSES, MODULES, forward_hash, hook
+from serve.kernels.attention.rope import CLASSES, ROTATES, forward_hash, hook
 from serve.kernels.hooks import installed
+from serve.kernels.settings import Settings
 from tests.conftest import ROOT
 from tests.serve.kernels.remote_wheel import unpack_part, wheel_address
 
@@ -86,8 +87,11 @@ def _vllm_config() -> Any:
 
 
 def rotary(**changes: Any) -> RotaryEmbedding:
-    given = {"head_size": WIDTH, "rotary_dim": WIDTH, "is_neox_style": True, **changes}
-    return RotaryEmbedding(max_position_embeddings=16, base=10000.0, dtype=torch.bfloat16, **given)
+    given: dict[str, Any] = {
+        "head_size": WIDTH, "rotary_dim": WIDTH, "is_neox_style": True, "base": 10000.0,
+        "max_position_embeddings": 2048, "dtype": torch.bfloat16,
+    }  # fmt: skip
+    return RotaryEmbedding(**(given | changes))
 
 
 def test_rotations_of_whole_heads_in_halves_fit() -> None:
@@ -98,6 +102,8 @@ def test_rotations_of_whole_heads_in_halves_fit() -> None:
     assert not can_rotate(rotary(rotary_dim=32), WIDTH)
     assert not can_rotate(rotary(is_neox_style=False), WIDTH)
     assert not can_rotate(rotary(), 128)
+    assert not can_rotate(rotary(head_size=96, rotary_dim=96), 96), "no power of two"
+    assert not can_rotate(rotary(max_position_embeddings=1024), WIDTH), "too few for the proof"
     assert not can_rotate(torch.nn.Identity(), WIDTH)
     other = rotary()
     other.__class__ = Other
@@ -154,6 +160,7 @@ def hooked(monkeypatch: pytest.MonkeyPatch) -> type[Attention]:
     digest = forward_hash(inspect.getsource(Attention.forward))
     monkeypatch.setitem(CLASSES, "made_up", ("Attention", digest))
     monkeypatch.setattr(rope, "add_to_graph_key", lambda fact: None)
+    monkeypatch.setattr(rope, "current_settings", lambda: Settings(("attention",)))
     hook(module)
     hook(module)  # a second time changes nothing
     return made
@@ -193,7 +200,7 @@ def test_other_layers_run_as_vllm_runs_them(
     hooked: type[Attention], changes: dict[str, Any]
 ) -> None:
     layer = hooked(**changes)
-    assert getattr(layer, MODULES) == ()
+    assert not getattr(layer, ROTATES)
     assert (layer(torch.arange(1), torch.ones(1, WIDTH)) == 0).all()
 
 
@@ -201,7 +208,23 @@ def test_a_subclass_runs_as_vllm_runs_it(hooked: type[Attention]) -> None:
     class Sub(hooked):  # type: ignore[valid-type, misc]
         pass
 
-    assert getattr(Sub(), MODULES) == ()
+    assert not getattr(Sub(), ROTATES)
+
+
+def test_an_engine_that_asks_for_no_attention_of_ours_is_left_alone(
+    hooked: type[Attention], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rope, "current_settings", lambda: Settings(("one_token",)))
+    monkeypatch.setattr(rope, "_take_over", lambda layer: 1 / 0)
+    assert not getattr(hooked(), ROTATES)
+
+
+def test_a_layer_whose_modules_fail_runs_as_vllm_runs_it(
+    hooked: type[Attention], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(rope, "can_rotate", lambda *_: 1 / 0)
+    assert not getattr(hooked(), ROTATES)
+    assert "a layer rotates as vLLM does" in caplog.text
 
 
 def test_a_class_that_is_not_known_stays(

@@ -1,14 +1,25 @@
 """What requests of a step do is read from vLLM's metadata, and doubts are a no."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
-from serve.kernels.attention.steps import decodes, is_fresh, metadata_of
+pytest.importorskip("vllm")
+
+from vllm.config import CUDAGraphMode
+
+from serve.kernels.attention.steps import (
+    decodes,
+    is_fresh,
+    largest_decoding_graph,
+    metadata_of,
+)
 from tests.serve.kernels.attention.step import common_of_step, context_of, metadata_of_step
 
 ONE_EACH = metadata_of_step([1, 1, 1], [5, 900, 0])
+LARGEST = 64
 
 
 @pytest.mark.parametrize(
@@ -23,7 +34,33 @@ ONE_EACH = metadata_of_step([1, 1, 1], [5, 900, 0])
     ],
 )
 def test_only_graphs_for_uniform_steps_decode(mode: str, uniform: bool | None, right: bool) -> None:
-    assert decodes(ONE_EACH, context_of({}, mode=mode, uniform=uniform)) is right
+    assert decodes(ONE_EACH, context_of({}, mode=mode, uniform=uniform), LARGEST) is right
+
+
+@pytest.mark.parametrize(("largest", "right"), [(0, False), (2, False), (3, True)])
+def test_only_steps_that_graphs_have_decode(largest: int, right: bool) -> None:
+    assert decodes(ONE_EACH, context_of({}), largest) is right
+    assert decodes(ONE_EACH, context_of({}, mode="NONE", uniform=None), largest) is right
+
+
+@pytest.mark.parametrize(
+    ("mode", "largest"),
+    [
+        (CUDAGraphMode.FULL_AND_PIECEWISE, 512),
+        (CUDAGraphMode.FULL_DECODE_ONLY, 512),
+        (CUDAGraphMode.FULL, 0),
+        (CUDAGraphMode.PIECEWISE, 0),
+        (CUDAGraphMode.NONE, 0),
+        (None, 0),
+    ],
+)
+def test_graphs_of_prompts_and_decoding_alike_are_none_for_decoding(
+    mode: Any, largest: int
+) -> None:
+    """vLLM may capture these with one token of each request, and replay them for prompts."""
+    compilation = SimpleNamespace(cudagraph_mode=mode, max_cudagraph_capture_size=512)
+    assert largest_decoding_graph(compilation) == largest
+    assert largest_decoding_graph(None) == 0
 
 
 @pytest.mark.parametrize(
@@ -37,11 +74,15 @@ def test_only_graphs_for_uniform_steps_decode(mode: str, uniform: bool | None, r
         metadata_of_step([1, 1], [5, 7], rswa_prefix_lens=torch.tensor([1, 1])),
         metadata_of_step([1, 1], [5, 7], num_actual_tokens=4),
         metadata_of_step([1, 1], [5, 7], query_start_loc=torch.tensor([0, 1])),
+        SimpleNamespace(max_query_len=1),
     ],
-    ids=["none", "prompt", "not causal", "some causal", "cascade", "window", "padded", "starts"],
+    ids=[
+        *("none", "prompt", "not causal", "some causal", "cascade", "window", "padded", "starts"),
+        "another backend",
+    ],
 )
 def test_other_steps_do_not_decode(metadata: Any) -> None:
-    assert not decodes(metadata, context_of({}))
+    assert not decodes(metadata, context_of({}), LARGEST)
 
 
 @pytest.mark.parametrize(
