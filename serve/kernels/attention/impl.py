@@ -14,6 +14,7 @@ from vllm.forward_context import get_forward_context, is_forward_context_availab
 from vllm.v1.attention.backends import flash_attn
 from vllm.v1.attention.backends.flash_attn import FlashAttentionImpl
 
+from conf.errors import one_line
 from serve.kernels import record
 from serve.kernels.attention import steps
 from serve.kernels.attention.conditions import refusal
@@ -95,7 +96,7 @@ class QuantlineAttentionImpl(FlashAttentionImpl):  # type: ignore[misc]  # of an
             return str(reason)
         except Exception as error:
             logger.debug("quantline: %s", self.shape, exc_info=True)
-            return f"fails: {(str(error).splitlines() or [type(error).__name__])[0][:300]}"
+            return f"fails: {one_line(error)}"
 
     def _record(
         self, ranges: tuple[TokenRange, ...], refused: dict[str, str] | None = None
