@@ -11,6 +11,8 @@ from serve.kernels.products.product import Options
 
 ROWS = 16
 """Of the tensor cores' smallest product: the heads of a group are padded to it."""
+JOINED = 4096
+"""Numbers that a warp keeps when it joins parts: 128 in each thread."""
 STORED = 16
 """Tokens of a program that writes them into the cache."""
 ROTATED, ROTATING_WARPS = 8, 2
@@ -78,8 +80,17 @@ def reserve(shape: Shape, requests: int, split: int, device: torch.device) -> Wo
     return made[-1]
 
 
-def decode_options(tokens: int, split: int, pdl: int, warps: int, stages: int) -> Options:
-    return options_of(TOKENS=tokens, SPLIT=split, PDL=pdl, num_warps=warps, num_stages=stages)
+def decode_options(
+    tokens: int, split: int, warps: int, stages: int, eager: int = 1, pdl: int = 0
+) -> Options:
+    """Tokens of a tile; the most parts of a request, and how many of them begin before its length
+    is known; warps and stages; whether the kernel begins before the one in front has ended."""
+    return options_of(
+        TOKENS=tokens, SPLIT=split, EAGER=eager, PDL=pdl, num_warps=warps, num_stages=stages
+    )
+
+
+DECODE_OPTIONS = {name for name, _ in decode_options(16, 1, 1, 2)}
 
 
 def decode(
@@ -100,7 +111,9 @@ def decode(
         arguments["PDL"] = 0  # the interpreter has no launches
     else:
         arguments["launch_pdl"] = bool(arguments["PDL"])
-    requests, split = new.lengths.shape[0], arguments["SPLIT"]
+    requests, split, eager = new.lengths.shape[0], arguments.pop("SPLIT"), arguments.pop("EAGER")
+    members = 1 << (shape.group - 1).bit_length()
+    at_once = max(1, JOINED * arguments["num_warps"] // (members * shape.width))
     work = reserve(shape, requests, split, out.device)
     queries = new.queries
     q_weight = queries if rope is None or rope.q_weight is None else rope.q_weight
@@ -111,8 +124,9 @@ def decode(
         queries if rope is None else rope.rotations,
         scale * math.log2(math.e), 0.0 if rope is None else rope.epsilon,
         queries.stride(0), new.keys.stride(0), new.values.stride(0), *cache.strides,
-        new.table.stride(0), out.stride(0),
-        PAGE=cache.page, GROUP=shape.group, ROWS=ROWS, WIDTH=shape.width,
+        new.table.stride(0), out.stride(0), split, eager,
+        PAGE=cache.page, GROUP=shape.group, MEMBERS=members, ROWS=ROWS,
+        WIDTH=shape.width, JOINS=split > 1, AT_ONCE=at_once if split > 1 else 1,
         NORM=rope is not None and rope.q_weight is not None, ROPE=rope is not None,
         INTERPRETED=INTERPRETED, **arguments,
     )  # fmt: skip

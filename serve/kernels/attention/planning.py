@@ -13,7 +13,14 @@ from functools import partial
 
 import torch
 
-from serve.kernels.attention.launch import NewTokens, Rope, decode, decode_options, reserve
+from serve.kernels.attention.launch import (
+    DECODE_OPTIONS,
+    NewTokens,
+    Rope,
+    decode,
+    decode_options,
+    reserve,
+)
 from serve.kernels.attention.proof import check
 from serve.kernels.attention.shape import Cache, Shape
 from serve.kernels.attention.trial_requests import PAGE, Pool
@@ -33,16 +40,15 @@ NOISE = 0.02
 COMPILE_SECONDS = 20.0
 HOPPER = 90
 """The compute capability, times ten, from which on kernels can overlap."""
-SPLITS = (1, 2, 4, 8, 16, 32)
-FEWEST_PROGRAMS, MOST_PROGRAMS = 64, 512
-"""Of a launch, where splitting can make so many: an H200 has 132 multiprocessors."""
-OVERLAPPING, BEFORE_LONG = 256, 8
-"""The most programs that begin before the kernel in front has ended, with so many parts of a
-request: more parts are for long contexts. More programs would take the multiprocessors away from
-that kernel."""
-FEW_TILES = ((64, 2, 3), (128, 4, 3), (32, 2, 3))
-MANY_TILES = ((32, 1, 2), (32, 2, 2), (16, 1, 3), (64, 4, 2))
-"""Tokens of a tile, warps and stages, for launches whose contexts are split and for others."""
+MOST_PARTS, MOST_EAGER = 64, 16
+"""Of a request; and of them, those that begin before its length is known."""
+PROGRAMS = 512
+"""Of all requests that begin so: an H200 has 132 multiprocessors."""
+SPLITTING = (1, 2, 4)
+"""The most parts of a request, in those that begin so."""
+PARTS_TILES = ((16, 1, 3), (16, 1, 5), (32, 2, 3), (32, 2, 5), (64, 4, 3), (64, 4, 5))
+WHOLE_TILES = ((16, 1, 3), (16, 1, 5), (32, 1, 3), (32, 2, 5), (64, 4, 5))
+"""Tokens of a tile, warps and stages, for requests with parts and for others."""
 Own = Callable[[NewTokens, Cache, torch.Tensor], Call]
 """From new tokens, a cache and a place for results to a call of vLLM's own attention."""
 
@@ -53,18 +59,18 @@ def key_of(shape: Shape, context: int) -> str:
 
 def options_for(shape: Shape, requests: int, overlaps: bool = True) -> list[Options]:
     """Options to measure. Kernels of GPUs before Hopper cannot overlap."""
-    programs = requests * shape.key_heads
-    splits = [one for one in SPLITS if FEWEST_PROGRAMS <= programs * one <= MOST_PROGRAMS]
-    if not splits:
-        splits = [SPLITS[-1] if programs < FEWEST_PROGRAMS else SPLITS[0]]
-    found = []
-    for split in splits:
-        tiles = FEW_TILES if split > 1 else MANY_TILES
-        for tokens, *rest in tiles:
-            found.append(decode_options(tokens, split, 0, *rest))
-            if overlaps and programs * min(split, BEFORE_LONG) <= OVERLAPPING:
-                found.append(decode_options(tokens, split, 1, *rest))
-    return found
+    eager = min(max(PROGRAMS // (requests * shape.key_heads), 1), MOST_EAGER)
+    return [
+        decode_options(*tile, eager=eager, pdl=int(overlaps))
+        for split in (eager * times for times in SPLITTING)
+        if split <= MOST_PARTS
+        for tile in _tiles(split)
+    ]
+
+
+def _tiles(split: int) -> Iterator[tuple[int, int, int, int]]:
+    for tokens, warps, stages in PARTS_TILES if split > 1 else WHOLE_TILES:
+        yield tokens, split, warps, stages
 
 
 @dataclass
@@ -181,8 +187,12 @@ def _prove(shape: Shape, ours: list[Step], device: torch.device, rope: Rope | No
 
 
 def _stored(shape: Shape, store: PlanStore) -> Plan | None:
+    """None, too, where an older version measured it, whose kernel had other options."""
     plans = [store.find(key_of(shape, context), (OURS, OWN)) for context in CONTEXTS]
-    return plans[0] if None not in plans else None
+    if None in plans or plans[0] is None:
+        return None
+    named = [{name for name, _ in step.options} for step in plans[0].steps if step.options]
+    return plans[0] if all(names == DECODE_OPTIONS for names in named) else None
 
 
 def _measured(shape: Shape, device: torch.device, own: Own, store: PlanStore) -> Plan:

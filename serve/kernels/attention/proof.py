@@ -4,11 +4,14 @@ import torch
 
 from serve.kernels.attention.launch import NewTokens, Rope, decode
 from serve.kernels.attention.shape import Cache, Shape
+from serve.kernels.attention.trial_requests import PAGE, STALE
 from serve.kernels.products.product import Options, Unusable
 
 LENGTHS = (1, 2, 17, 300, 0, 1025)
 """Tokens of the requests; one place has no request."""
-PAGE = 16
+LONG = 4500
+"""Of one more, where nothing is rotated: not every model has so many positions. It has the most
+parts."""
 TOLERANCE = 0.02
 """Of the largest number of the result. bfloat16 loses up to 0.004 of a number, twice."""
 
@@ -21,12 +24,17 @@ def check(shape: Shape, options: Options, device: torch.device, rope: Rope | Non
     def random(*size: int) -> torch.Tensor:
         return torch.randn(size, generator=generator, device=device).to(shape.dtype)
 
-    requests, pages = len(LENGTHS), -(-max(LENGTHS) // PAGE)
-    kv_cache = random(requests * pages, 2, PAGE, shape.key_heads, shape.width)
+    here = LENGTHS if rope is not None else (*LENGTHS, LONG)
+    requests, pages = len(here), sum(-(-length // PAGE) for length in here)
+    kv_cache = random(pages, 2, PAGE, shape.key_heads, shape.width)
     cache = Cache.of(kv_cache, shape.width)
-    order = torch.randperm(requests * pages, generator=generator, device=device)
-    table = order.int().reshape(requests, pages)
-    lengths = torch.tensor(LENGTHS, dtype=torch.int32, device=device)
+    columns = -(-max(here) // PAGE) + STALE
+    table = torch.randint(pages, (requests, columns), generator=generator, device=device).int()
+    order = torch.randperm(pages, generator=generator, device=device).int()
+    for row, length in zip(table, here, strict=True):
+        count = -(-length // PAGE)
+        row[:count], order = order[:count], order[count:]
+    lengths = torch.tensor(here, dtype=torch.int32, device=device)
     last = (lengths.long() - 1).clamp(min=0)
     rows = torch.arange(requests, device=device)
     slots = table[rows, last // PAGE].long() * PAGE + last % PAGE
@@ -44,7 +52,7 @@ def check(shape: Shape, options: Options, device: torch.device, rope: Rope | Non
     queries = prepared(new.queries, last, rope, is_key=False)
     keys = prepared(new.keys, last, rope, is_key=True)
     # The kernel has written the new tokens: the reference finds all tokens in the cache.
-    for request, length in enumerate(LENGTHS):
+    for request, length in enumerate(here):
         right = _attention(shape, queries[request], cache, table[request], length, scale)
         for out in outs:
             error = (out[request].double() - right).abs().max().item()

@@ -9,6 +9,8 @@ from serve.kernels.attention.launch import NewTokens
 from serve.kernels.attention.shape import Cache, Shape
 
 PAGE = 16
+STALE = 64
+"""Pages of earlier requests behind those of a request, as an engine's tables have them."""
 MOST_BYTES = 512 * 2**20
 """Of the cache of keys and values."""
 SHARE = 4
@@ -45,8 +47,10 @@ class Pool:
         """Requests of that many tokens each, on places of their own as far as there are any."""
         pages = requests * math.ceil(context / PAGE)
         count = max(1, min(MOST_COPIES, self.kv_cache.shape[0] // pages))
-        order = torch.randperm(self.kv_cache.shape[0], device=self.kv_cache.device)
-        tables = order[: count * pages].int().reshape(count, requests, -1)
+        most, device = self.kv_cache.shape[0], self.kv_cache.device
+        order = torch.randperm(most, device=device)[: count * pages].reshape(count, requests, -1)
+        stale = torch.randint(most, (count, requests, STALE), device=device)
+        tables = torch.cat([order, stale], dim=2).int()
         return [self._requests(table, context) for table in tables]
 
     def _requests(self, table: torch.Tensor, context: int) -> NewTokens:

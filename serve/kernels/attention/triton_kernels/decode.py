@@ -2,9 +2,9 @@
 
 It normalizes and rotates the new queries and keys, writes the new keys and values into the cache,
 and attends to all tokens of the request. In vLLM these are five kernels. A program has one request,
-one head of keys, and every SPLIT-th tile of the older tokens. The last program of a head to finish
-joins the parts in their order, so the result is the same in every run. Lengths are read on the GPU:
-a captured graph serves every length.
+one head of keys, and one part of the older tokens: every so many tiles one. The last program of a
+head to finish joins the parts in their order, so the result is the same in every run. Lengths are
+read on the GPU, and decide how many parts there are: a captured graph serves every length.
 """
 
 import triton
@@ -13,9 +13,9 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 NONE = tl.constexpr(-1.0e30)
 """The score of a token that is not there: finite, so that no difference of two is NaN."""
-EAGER = tl.constexpr(8)
-"""Parts of a request that fetch their first tile before they know its length. Further ones have
-none where the context is short."""
+DEPTH = tl.constexpr(4)
+"""Tiles of a part, before a request has more parts than those that begin early: joining more parts
+takes longer."""
 
 
 @triton.jit
@@ -61,22 +61,51 @@ def attended(
     return highest, total, sums
 
 
-@triton.jit(do_not_specialize=["table_stride"])
+@triton.jit
+def joined_parts(
+    begin, used, size, column, GROUP: tl.constexpr, MEMBERS: tl.constexpr, WIDTH: tl.constexpr,
+    AT_ONCE: tl.constexpr,
+):  # fmt: skip
+    """The results of a group [MEMBERS, WIDTH] from its `used` parts, of `size` floats each. Some
+    parts of all members are read at once: it takes as long as one of them would."""
+    member, parts = tl.arange(0, MEMBERS), tl.arange(0, AT_ONCE)
+    best = tl.full((MEMBERS,), NONE, dtype=tl.float32)
+    total = tl.zeros((MEMBERS,), dtype=tl.float32)
+    sums = tl.zeros((MEMBERS, WIDTH), dtype=tl.float32)
+    for first in range(0, used, AT_ONCE):
+        part = (first + parts)[:, None]
+        is_there = (part < used) & (member < GROUP)[None, :]
+        highs_at = begin + part * size + GROUP * WIDTH + member[None, :]
+        highs = tl.load(highs_at, mask=is_there, other=NONE, cache_modifier=".cg")
+        totals = tl.load(highs_at + GROUP, mask=is_there, other=0.0, cache_modifier=".cg")
+        cells = (part * size + member[None, :] * WIDTH)[:, :, None] + column[None, None, :]
+        found = tl.load(begin + cells, mask=is_there[:, :, None], other=0.0, cache_modifier=".cg")
+        highest = tl.maximum(best, tl.max(highs, axis=0))
+        fade, shares = tl.exp2(best - highest), tl.exp2(highs - highest[None, :])
+        best = highest
+        total = total * fade + tl.sum(totals * shares, axis=0)
+        sums = sums * fade[:, None] + tl.sum(found * shares[:, :, None], axis=0)
+    return sums / tl.where(member < GROUP, total, 1.0)[:, None]
+
+
+@triton.jit(do_not_specialize=["table_stride", "split", "eager"])
 def decode_attention_kernel(
     q_ptr, k_ptr, v_ptr, k_cache_ptr, v_cache_ptr, table_ptr, lengths_ptr, slots_ptr, out_ptr,
     parts_ptr, counter_ptr, q_weight_ptr, k_weight_ptr, rotations_ptr, scale, eps,
     q_stride, k_stride, v_stride, page_stride, token_stride, head_stride, table_stride, out_stride,
-    PAGE: tl.constexpr, GROUP: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr,
-    NORM: tl.constexpr, ROPE: tl.constexpr, TOKENS: tl.constexpr, SPLIT: tl.constexpr,
-    PDL: tl.constexpr, INTERPRETED: tl.constexpr,
+    split, eager,
+    PAGE: tl.constexpr, GROUP: tl.constexpr, MEMBERS: tl.constexpr, ROWS: tl.constexpr,
+    WIDTH: tl.constexpr, NORM: tl.constexpr, ROPE: tl.constexpr, TOKENS: tl.constexpr,
+    JOINS: tl.constexpr, AT_ONCE: tl.constexpr, PDL: tl.constexpr, INTERPRETED: tl.constexpr,
 ):  # fmt: skip
-    """out[r, h] = softmax(q[r, h] . keys * scale) . values; `scale` is for powers of two."""
+    """out[r, h] = softmax(q[r, h] . keys * scale) . values; `scale` is for powers of two. A request
+    has up to `split` parts. The first `eager` ones begin before they know its length."""
     head, request, part = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     row, column, in_tile = tl.arange(0, ROWS), tl.arange(0, WIDTH), tl.arange(0, TOKENS)
     is_row = (row < GROUP)[:, None]
     # The first tile is fetched before the length is known, and before the kernel in front has
     # ended: no kernel of this step writes older tokens. What is beyond the length is not used.
-    is_eager = part < EAGER
+    is_eager = part < eager
     token = part * TOKENS + in_tile
     is_place = (token // PAGE < table_stride) & is_eager
     page = tl.load(table_ptr + request * table_stride + token // PAGE, mask=is_place, other=0)
@@ -87,7 +116,7 @@ def decode_attention_kernel(
     v_tile = tl.load(v_cache_ptr + at[:, None] + column[None, :], mask=is_fetched, other=0.0)
     older = tl.load(lengths_ptr + request) - 1
     tiles = tl.cdiv(tl.maximum(older, 1), TOKENS)
-    used = tl.minimum(tiles, SPLIT)
+    used = tl.minimum(tl.minimum(tiles, tl.maximum(tl.cdiv(tiles, DEPTH), eager)), split)
     if part >= used:
         return
     heads = head * GROUP + row
@@ -125,7 +154,7 @@ def decode_attention_kernel(
     best, total, sums = attended(
         q, k_tile, v_tile, is_token, scale, best, total, sums, INTERPRETED
     )  # fmt: skip
-    for tile in range(part + SPLIT * is_eager.to(tl.int32), tiles, SPLIT):
+    for tile in range(part + used * is_eager.to(tl.int32), tiles, used):
         token = tile * TOKENS + in_tile
         is_token = token < older
         is_read = is_token[:, None]
@@ -137,11 +166,11 @@ def decode_attention_kernel(
         best, total, sums = attended(
             q, k_tile, v_tile, is_token, scale, best, total, sums, INTERPRETED
         )  # fmt: skip
-    if SPLIT > 1 and used > 1:
+    if JOINS and used > 1:
         group = request * tl.num_programs(0) + head
         # A part: its sums, then its highest scores, then its totals.
         size: tl.constexpr = GROUP * (WIDTH + 2)
-        begin = parts_ptr + group.to(tl.int64) * SPLIT * size
+        begin = parts_ptr + group.to(tl.int64) * split * size
         mine = begin + part * size
         cells = row[:, None] * WIDTH + column[None, :]
         tl.store(mine + cells, sums, mask=is_row, cache_modifier=".cg")
@@ -151,20 +180,11 @@ def decode_attention_kernel(
         counter = counter_ptr + group
         if tl.atomic_add(counter, 1, sem="acq_rel", scope="gpu") == used - 1:
             tl.store(counter, 0)
-            parts = tl.arange(0, SPLIT)
-            is_part = parts < used
-            for member in tl.static_range(0, GROUP):
-                highs_at = begin + parts * size + GROUP * WIDTH + member
-                highs = tl.load(highs_at, mask=is_part, other=NONE, cache_modifier=".cg")
-                totals = tl.load(highs_at + GROUP, mask=is_part, other=0.0, cache_modifier=".cg")
-                sums_at = begin + parts[:, None] * size + member * WIDTH + column[None, :]
-                found = tl.load(sums_at, mask=is_part[:, None], other=0.0, cache_modifier=".cg")
-                shares = tl.exp2(highs - tl.max(highs, axis=0))
-                joined = tl.sum(found * shares[:, None], axis=0) / tl.sum(totals * shares, axis=0)
-                joined_at = (
-                    out_ptr + request * out_stride + (head * GROUP + member) * WIDTH + column
-                )
-                tl.store(joined_at, joined.to(out_ptr.dtype.element_ty))
+            joined = joined_parts(begin, used, size, column, GROUP, MEMBERS, WIDTH, AT_ONCE)
+            member = tl.arange(0, MEMBERS)
+            joined_at = out_ptr + request * out_stride + (head * GROUP + member)[:, None] * WIDTH
+            joined_at += column[None, :]
+            tl.store(joined_at, joined.to(out_ptr.dtype.element_ty), mask=(member < GROUP)[:, None])
     else:
         result = sums / total[:, None]
         tl.store(out_at, result.to(out_ptr.dtype.element_ty), mask=is_row)

@@ -45,9 +45,9 @@ def say(
 
 
 if __name__ == "__main__":
-    shape = {"PAGE": 16, "GROUP": 4, "ROWS": 16, "WIDTH": 128}
+    shape = {"PAGE": 16, "GROUP": 4, "MEMBERS": 4, "ROWS": 16, "WIDTH": 128}
     fused = {**shape, "NORM": True, "ROPE": True, "INTERPRETED": False}
-    say("few", decode_attention_kernel, 2, 3, **fused, TOKENS=64, SPLIT=16, PDL=1)
-    say("many", decode_attention_kernel, 1, 2, **fused, TOKENS=32, SPLIT=1, PDL=0)
+    say("few", decode_attention_kernel, 2, 3, **fused, TOKENS=64, JOINS=True, AT_ONCE=16, PDL=1)
+    say("many", decode_attention_kernel, 1, 2, **fused, TOKENS=32, JOINS=False, AT_ONCE=1, PDL=0)
     say("rope", rope_kernel, 2, HEADS=32, KEYS=8, ROWS=8, WIDTH=128, NORM=True)
     say("store", store_attention_kernel, 4, PAGE=16, HEADS=8, WIDTH=128, TOKENS=16)

@@ -12,6 +12,7 @@ from tests.serve.kernels.attention.made import attention_error, made, rope_of
 
 GROUPED = Shape(8, 2, 64, torch.bfloat16)
 SINGLE = Shape(2, 2, 64, torch.float16)
+THREE = Shape(6, 2, 64, torch.bfloat16)
 LENGTHS = [1, 5, 33, 100, 0, 127, 128, 17, 2]
 
 
@@ -20,14 +21,15 @@ def say(name: str, error: float) -> None:
 
 
 def decoding() -> None:
-    whole, split = decode_options(32, 1, 0, 4, 2), decode_options(16, 4, 1, 4, 2)
-    wide = decode_options(128, 8, 0, 4, 2)
+    whole, split = decode_options(32, 1, 4, 2), decode_options(16, 4, 4, 2, eager=4, pdl=1)
+    wide = decode_options(128, 8, 4, 2, eager=8)
     say("one part", attention_error(made(GROUPED, LENGTHS), whole))
     say("parts", attention_error(made(GROUPED, LENGTHS), split))
-    many = decode_options(16, 16, 0, 4, 2)  # more parts than fetch a tile early
+    many = decode_options(16, 16, 4, 2, eager=2)  # more parts than fetch a tile early
     say("many parts", attention_error(made(GROUPED, [190, 1, 140, 100]), many))
     say("wide tiles", attention_error(made(GROUPED, LENGTHS), wide))
     say("float16, no groups", attention_error(made(SINGLE, LENGTHS), split))
+    say("groups of three", attention_error(made(THREE, LENGTHS), split))
     say("large pages", attention_error(made(GROUPED, LENGTHS, page=64), split))
     say("four dimensions", attention_error(made(GROUPED, LENGTHS, layout=4), split))
     say("rotated", attention_error(made(GROUPED, LENGTHS, rope="rope"), split))

@@ -9,11 +9,19 @@ import pytest
 import torch
 
 from serve.kernels.attention import planning
-from serve.kernels.attention.launch import NewTokens
-from serve.kernels.attention.planning import OURS, OWN, AttentionSearch, options_for, planned
+from serve.kernels.attention.launch import DECODE_OPTIONS, NewTokens
+from serve.kernels.attention.planning import (
+    CONTEXTS,
+    OURS,
+    OWN,
+    AttentionSearch,
+    options_for,
+    planned,
+)
 from serve.kernels.attention.shape import Cache, Shape
-from serve.kernels.attention.trial_requests import PAGE, Pool
-from serve.kernels.plans.store import Identity, PlanStore
+from serve.kernels.attention.trial_requests import PAGE, STALE, Pool
+from serve.kernels.plans.plan import Plan, Step
+from serve.kernels.plans.store import Identity, PlanStore, StoredPlan
 from serve.kernels.plans.timing import Call
 from serve.kernels.products.product import Unusable
 
@@ -54,12 +62,12 @@ def test_the_fastest_options_are_used_as_far_as_they_are_faster() -> None:
 
 def test_options_that_are_slower_at_one_length_are_not_used() -> None:
     def ours(requests: int, context: int, options: dict[str, int]) -> float:
-        if options["TOKENS"] == 128:
+        if options["TOKENS"] == 64:
             return 9.0
         return 2.0 if context == 32 else 10.5
 
     plan = search(ours).plan()
-    assert {dict(plan.step(requests).options)["TOKENS"] for requests in (1, 4)} == {128}
+    assert {dict(plan.step(requests).options)["TOKENS"] for requests in (1, 4)} == {64}
 
 
 def test_a_gain_within_noise_is_none() -> None:
@@ -68,20 +76,20 @@ def test_a_gain_within_noise_is_none() -> None:
 
 def test_options_that_a_gpu_cannot_run_are_left_out() -> None:
     def ours(requests: int, context: int, options: dict[str, int]) -> float:
-        if options["TOKENS"] == 128:
+        if options["TOKENS"] == 64:
             raise RuntimeError("out of resource: shared memory")
         return 5.0
 
     made = search(ours)
     assert made.plan().step(1).product == OURS
     tried = {dict(one.options).get("TOKENS") for one in made.timings[32]}
-    assert 128 not in tried
+    assert tried == {None, 16, 32}
 
 
 def test_kernels_overlap_from_hopper_on() -> None:
     for requests in (1, 8, 64):
         assert not any(dict(one)["PDL"] for one in options_for(SHAPE, requests, overlaps=False))
-    assert any(dict(one)["PDL"] for one in options_for(SHAPE, 1))
+        assert all(dict(one)["PDL"] for one in options_for(SHAPE, requests))
 
 
 def test_requests_that_do_not_fit_at_any_length_run_as_vllm_runs_them() -> None:
@@ -95,12 +103,13 @@ def test_more_requests_than_were_measured_run_as_vllm_runs_them() -> None:
 
 def test_requests_of_a_pool_have_places_of_their_own() -> None:
     copies = pool().copies(4, 100)
-    places = torch.cat([new.table.flatten() for new in copies]).tolist()
+    places = torch.cat([new.table[:, :7].flatten() for new in copies]).tolist()
     assert len(places) == len(set(places))
     assert len(copies) == 4096 // PAGE // (4 * 7)
     for new in copies:
         assert (new.slots == new.table[:, 6].long() * PAGE + 3).all()
         assert new.queries.shape == (4, 8, 64)
+        assert new.table.shape[1] == 7 + STALE, "as in an engine, more pages than it needs"
 
 
 @pytest.mark.parametrize("requests", [1, 8, 64, 512])
@@ -108,8 +117,10 @@ def test_there_are_options_for_any_number_of_requests(requests: int) -> None:
     for shape in (SHAPE, Shape(32, 8, 128, torch.bfloat16), Shape(16, 16, 64, torch.float16)):
         found = [dict(options) for options in options_for(shape, requests)]
         assert found
-        most = max(one["SPLIT"] for one in found)
-        assert most == 1 or requests * shape.key_heads * most <= planning.MOST_PROGRAMS
+        programs = requests * shape.key_heads
+        for one in found:
+            assert one["EAGER"] <= one["SPLIT"] <= planning.MOST_PARTS
+            assert one["EAGER"] == 1 or programs * one["EAGER"] <= planning.PROGRAMS
 
 
 @pytest.fixture
@@ -139,6 +150,21 @@ def test_a_plan_is_measured_once_and_kept(
     (stored, *_) = store._file().plans
     assert (stored.key, stored.rows, stored.columns) == (f"{SHAPE}/context 256", 2 * 8 * 64, 256)
     assert all(timing.weight_bytes for timing in stored.plan.timings)
+
+
+def test_a_plan_of_a_kernel_with_other_options_is_measured_again(
+    store: PlanStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = Plan((Step(1, OURS, (("PDL", 1), ("SPLIT", 8))), Step(None, OWN)))
+    for context in planning.CONTEXTS:
+        key = planning.key_of(SHAPE, context)
+        store.keep(StoredPlan(key, (OURS, OWN), plan, 1024, context, "bf16"))
+    monkeypatch.setattr(
+        planning, "AttentionSearch", lambda *_, **__: search(lambda *_: 5.0, contexts=CONTEXTS)
+    )
+    found = planned(SHAPE, torch.device("cpu"), own, store)
+    assert dict(found.step(1).options).keys() == DECODE_OPTIONS
+    assert planning._stored(SHAPE, store) == found, "and kept"
 
 
 def test_that_vllms_own_is_the_fastest_is_kept_too(

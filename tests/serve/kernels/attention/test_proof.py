@@ -91,7 +91,7 @@ class WrongTheSecondTime:
 @pytest.mark.parametrize("kind", ["", "rope", "norm"])
 def test_a_right_kernel_passes(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(proof, "decode", right)
-    check(SHAPE, decode_options(32, 4, 1, 2, 3), CPU, rope_of(SHAPE, kind, positions=2048))
+    check(SHAPE, decode_options(32, 4, 2, 3), CPU, rope_of(SHAPE, kind, positions=2048))
 
 
 @pytest.mark.parametrize(
@@ -104,10 +104,10 @@ def test_a_right_kernel_passes(kind: str, monkeypatch: pytest.MonkeyPatch) -> No
 def test_a_wrong_kernel_is_refused(wrong: Decode, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(proof, "decode", wrong)
     with pytest.raises(Unusable, match=r"wrong by|loses the new token"):
-        check(SHAPE, decode_options(32, 4, 1, 2, 3), CPU)
+        check(SHAPE, decode_options(32, 4, 2, 3), CPU)
 
 
 def test_keys_that_are_not_rotated_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(proof, "decode", lambda *given: right(*given[:6]))
     with pytest.raises(Unusable):
-        check(SHAPE, decode_options(32, 4, 1, 2, 3), CPU, rope_of(SHAPE, "rope", positions=2048))
+        check(SHAPE, decode_options(32, 4, 2, 3), CPU, rope_of(SHAPE, "rope", positions=2048))
