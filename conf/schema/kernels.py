@@ -17,21 +17,18 @@ FAMILIES = (
 """Our families of kernels: one to sixteen tokens, 2:4 weights, W4A16 and W8A16, INT4 with FP8, FP8
 by cuBLAS, batches of tokens for weight_only, attention, and kernels of compiled graphs that begin
 before the one in front has ended: of all graphs, or of those for steps of one token."""
-ON_REQUEST = (ATTENTION, OVERLAP, ONE_TOKEN_OVERLAP)
-"""Attention was not yet measured in whole engines beside vLLM's own. On an H200, overlapping is
-faster for one token, and slower for batches or level with them. The graphs for one token alone are
-compiled beside the others, and gained nothing there."""
+ON_REQUEST = (OVERLAP, ONE_TOKEN_OVERLAP)
+"""On an H200, overlapping is faster for one token, and slower for batches or level with them. The
+graphs for one token alone are compiled beside the others, and gained nothing there."""
 AUTOMATIC = tuple(family for family in FAMILIES if family not in ON_REQUEST)
 """What auto stands for."""
-LAST_WITHOUT_BATCHED = 6
-"""The version of our kernels up to which auto had no batched in published rows."""
+LAST_WITHOUT = {BATCHED: 6, ATTENTION: 9}
+"""Families, and the version of our kernels up to which auto had none of them in published rows."""
 
 
 def automatic_in(version: int | None) -> tuple[str, ...]:
     """What auto stood for in a version of our kernels."""
-    if version is not None and version > LAST_WITHOUT_BATCHED:
-        return AUTOMATIC
-    return tuple(family for family in AUTOMATIC if family != BATCHED)
+    return tuple(one for one in AUTOMATIC if (version or 0) > LAST_WITHOUT.get(one, -1))
 
 
 @dataclass
@@ -39,7 +36,7 @@ class KernelsConfig:
     """The kernels of ours that an engine may use, where they are faster than vLLM's."""
 
     families: list[str] | None = field(default=None, metadata=choices(AUTO, VLLM, *FAMILIES))
-    """auto (all of ours but the last three), vllm (none), or a list of one_token, sparse,
+    """auto (all of ours but the last two), vllm (none), or a list of one_token, sparse,
     weight_only, w4afp8, cublas, batched, attention, overlap and one_token_overlap.
     `engine.kernels=...` for short. null is auto; for serve results=FILE it is what was measured,
     and auto is today's. A CPU runs vLLM's own."""

@@ -24,7 +24,7 @@ from conf.schema.kernels import (
 )
 from conf.schema.load import EngineOptions
 
-VERSION = 9
+VERSION = 10
 """Raised whenever kernels compute or are called differently: graphs and rows do not mix then."""
 ENTRY, OPTION = "quantline", "additional_config"
 KERNELS = KERNELS_OPTION

@@ -172,6 +172,7 @@ def planned(
             raise Unusable("vLLM's own attention is the fastest")
         with store.trials.trying(str(shape), [OURS]):
             _prove(shape, ours, device, rope)
+    torch.cuda.empty_cache()  # of the proofs, several of which ran at once
     return plan
 
 

@@ -70,13 +70,14 @@ def _attention(
     length: int,
     scale: float,
 ) -> torch.Tensor:
-    """Of one request, in float64."""
+    """Of one request, in float64. No copy for each head of queries: engines that start may share
+    a GPU's memory."""
     token = torch.arange(length, device=queries.device)
     places = table[token // cache.page].long(), token % cache.page
-    keys = cache.keys[places].double().repeat_interleave(shape.group, dim=1)
-    values = cache.values[places].double().repeat_interleave(shape.group, dim=1)
-    scores = torch.einsum("hw,thw->ht", queries, keys) * scale
-    return torch.einsum("ht,thw->hw", scores.softmax(-1), values)
+    grouped = queries.view(shape.key_heads, shape.group, shape.width)
+    scores = torch.einsum("kgw,tkw->kgt", grouped, cache.keys[places].double()) * scale
+    found = torch.einsum("kgt,tkw->kgw", scores.softmax(-1), cache.values[places].double())
+    return found.reshape(shape.heads, shape.width)
 
 
 def prepared(
