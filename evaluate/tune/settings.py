@@ -11,7 +11,6 @@ from enum import Enum
 from typing import Any
 
 from conf.schema.kernels import (
-    ATTENTION,
     AUTOMATIC,
     KERNELS_OPTION,
     ON_REQUEST,
@@ -97,9 +96,8 @@ TABLE = (
     Setting(
         KERNELS_OPTION,
         {name: [*AUTOMATIC, name] for name in ON_REQUEST} | {VLLM: VLLM},
-        needs=(Need.GPU, Need.QUANTIZED),
+        needs=_ON_GPU,  # ours run attention of 16-bit models, too
         value_needs={
-            ATTENTION: (Need.COMPILING,),  # it is for captured graphs
             OVERLAP: (Need.COMPILING,),
             ONE_TOKEN_OVERLAP: (Need.COMPILING, Need.ONE_REQUEST),
         },

@@ -174,7 +174,7 @@ def test_what_the_user_fixes_in_another_place_is_not_searched(
     [
         (["max_num_seq"], Need, "Did you mean max_num_seqs?"),
         (["kernels"], [], "settings=kernels: works only on a GPU"),
-        (["kernels"], [Need.GPU], "settings=kernels: works only for a quantized checkpoint"),
+        (["linear_backend"], [Need.GPU], "settings=linear_backend: works only for a quantized"),
         (["custom_ops"], [Need.GPU], "engine.enforce_eager is on"),
     ],
 )
@@ -199,7 +199,7 @@ def test_an_assignment_reads_as_options() -> None:
 def test_kernels_that_overlap_need_compiled_graphs() -> None:
     eager = space_of(None, Situation(frozenset(Need) - {Need.COMPILING}), judges=True)
     assert list(eager.setting("kernels").values) == ["vllm"]
-    names = ["attention", "overlap", "one_token_overlap", "vllm"]
+    names = ["overlap", "one_token_overlap", "vllm"]
     assert list(everything().setting("kernels").values) == names
 
 
@@ -226,7 +226,7 @@ def test_an_explicit_backend_replaces_our_kernels() -> None:
         space.assignment(dict(zip(BACKENDS_IN_TABLE, chosen, strict=True)))
         for chosen in itertools.product(*labels)
     }
-    assert space.size == len(every) == (4 + 3 + 1) * 2
+    assert space.size == len(every) == (3 + 3 + 1) * 2
 
 
 def test_all_assignments_are_proposed_once() -> None:
@@ -235,7 +235,7 @@ def test_all_assignments_are_proposed_once() -> None:
     while (assignment := optimizer.propose()) is not None:
         proposed.append(assignment)
         optimizer.learn(assignment, float(len(proposed)))
-    assert len(proposed) == len(set(proposed)) == 16
+    assert len(proposed) == len(set(proposed)) == 14
 
 
 def test_what_helped_is_joined_with_the_faster_of_two_that_exclude_each_other() -> None:
@@ -246,7 +246,7 @@ def test_what_helped_is_joined_with_the_faster_of_two_that_exclude_each_other() 
         assert assignment is not None
         optimizer.learn(assignment, times[assignment[0][0] if assignment else "default"])
     joined = optimizer.propose()
-    assert joined == (("kernels", "attention"), ("async_scheduling", "false"))
+    assert joined == (("kernels", "overlap"), ("async_scheduling", "false"))
 
 
 @pytest.mark.parametrize(

@@ -12,10 +12,12 @@ from serve.kernels.plans.planner import LayerRequest, Planner
 from serve.kernels.plans.search import TOKENS
 from serve.kernels.plans.store import Identity, PlanStore
 from serve.kernels.plans.timing import (
+    MOST_SPARE,
     cache_bytes,
     copied,
     enough_calls,
     event_time,
+    give_back_spare,
     graph_time,
     lasting_times,
 )
@@ -39,6 +41,29 @@ def test_few_copies_take_turns() -> None:
         call()
     assert "".join(turns) == "abcde" * 3
     assert len(enough_calls(calls, 4)) == 5
+
+
+@pytest.mark.parametrize(("spare", "is_given_back"), [(MOST_SPARE, False), (MOST_SPARE + 1, True)])
+def test_memory_of_graphs_that_were_timed_is_given_back(
+    spare: int, is_given_back: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[str] = []
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda: 7)
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda: 7 + spare)
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: calls.append("empty"))
+    give_back_spare()
+    assert bool(calls) is is_given_back
+
+
+@pytest.mark.gpu
+def test_timing_many_graphs_keeps_little_memory() -> None:
+    """Each graph's results take 64 MiB, in memory of its own."""
+    torch.cuda.empty_cache()
+    x, weight = (torch.randn(4096, 4096, device="cuda", dtype=torch.bfloat16) for _ in range(2))
+    before = torch.cuda.memory_reserved()
+    for _ in range(100):
+        graph_time([partial(torch.mm, x, weight)] * 2)
+    assert torch.cuda.memory_reserved() - before <= MOST_SPARE + 2**28
 
 
 @pytest.mark.gpu
