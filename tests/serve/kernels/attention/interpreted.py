@@ -27,6 +27,9 @@ def decoding() -> None:
     say("parts", attention_error(made(GROUPED, LENGTHS), split))
     many = decode_options(16, 16, 4, 2, eager=2)  # more parts than fetch a tile early
     say("many parts", attention_error(made(GROUPED, [190, 1, 140, 100]), many))
+    rounds = decode_options(16, 32, 1, 2, eager=2)  # 21 parts, of which 16 are joined at once
+    long = made(GROUPED, [1300, 40, 0], page=128)
+    say("parts joined in rounds", attention_error(long, rounds))
     say("wide tiles", attention_error(made(GROUPED, LENGTHS), wide))
     say("float16, no groups", attention_error(made(SINGLE, LENGTHS), split))
     say("groups of three", attention_error(made(THREE, LENGTHS), split))

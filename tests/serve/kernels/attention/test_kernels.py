@@ -20,7 +20,8 @@ def errors() -> dict[str, float]:
 @pytest.mark.parametrize(
     "name",
     [
-        *("one part", "parts", "many parts", "wide tiles", "large pages", "four dimensions"),
+        *("one part", "parts", "many parts", "parts joined in rounds", "groups of three"),
+        *("wide tiles", "large pages", "four dimensions"),
         *("rotated", "normalized", "rotate rope", "rotate norm"),
     ],
 )
