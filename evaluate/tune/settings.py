@@ -102,7 +102,7 @@ TABLE = (
             ONE_TOKEN_OVERLAP: (Need.COMPILING, Need.ONE_REQUEST),
         },
     ),
-    # An explicit backend leaves our kernel classes out. vLLM's usual one is kernels=vllm.
+    # An explicit backend leaves our classes of linear layers out. vLLM's usual one is kernels=vllm.
     Setting(
         "linear_backend",
         _values("marlin", "cutlass", "torch"),

@@ -51,7 +51,7 @@ def excluded_settings(engine: EngineConfig, known: Collection[str]) -> dict[str,
         if replaced is None:
             continue
         if _is_fixed(setting, engine):
-            reasons.setdefault(replaced.name, f"has no effect beside engine.{setting.name}")
+            reasons.setdefault(replaced.name, f"is not searched beside engine.{setting.name}")
         elif _is_fixed(replaced, engine) and engine.kernels.chosen:
             reasons.setdefault(setting.name, f"would leave out engine.{replaced.name}")
     return reasons

@@ -1,6 +1,7 @@
 """Launches the kernels of attention."""
 
 import math
+import threading
 from dataclasses import dataclass
 
 import torch
@@ -60,6 +61,8 @@ class Workspace:
 _WORKSPACES: dict[torch.device, list[Workspace]] = {}
 """The last one of a device is the largest. Captured graphs hold the addresses of all of them, so
 none is ever freed."""
+_GROWING = threading.Lock()
+"""Several threads prove kernels at once."""
 
 
 def reserve(shape: Shape, requests: int, split: int, device: torch.device) -> Workspace:
@@ -67,17 +70,18 @@ def reserve(shape: Shape, requests: int, split: int, device: torch.device) -> Wo
     graph is captured: memory of a graph is not zero when another graph runs."""
     groups = requests * shape.key_heads
     floats = groups * split * shape.group * (shape.width + 2)
-    made = _WORKSPACES.setdefault(device, [])
-    last = made[-1] if made else None
-    if last is None or last.parts.numel() < floats or last.counters.numel() < groups:
-        before = (0, 0) if last is None else (last.parts.numel(), last.counters.numel())
-        made.append(
-            Workspace(
-                torch.empty(max(floats, before[0]), dtype=torch.float32, device=device),
-                torch.zeros(max(groups, before[1]), dtype=torch.int32, device=device),
+    with _GROWING:
+        made = _WORKSPACES.setdefault(device, [])
+        last = made[-1] if made else None
+        if last is None or last.parts.numel() < floats or last.counters.numel() < groups:
+            before = (0, 0) if last is None else (last.parts.numel(), last.counters.numel())
+            made.append(
+                Workspace(
+                    torch.empty(max(floats, before[0]), dtype=torch.float32, device=device),
+                    torch.zeros(max(groups, before[1]), dtype=torch.int32, device=device),
+                )
             )
-        )
-    return made[-1]
+        return made[-1]
 
 
 def decode_options(

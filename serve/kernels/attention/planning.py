@@ -21,7 +21,7 @@ from serve.kernels.attention.launch import (
     decode_options,
     reserve,
 )
-from serve.kernels.attention.proof import check
+from serve.kernels.attention.proof import LENGTHS, check
 from serve.kernels.attention.shape import Cache, Shape
 from serve.kernels.attention.trial_requests import PAGE, Pool
 from serve.kernels.linear.conditions import capability
@@ -179,7 +179,8 @@ def planned(
 def _prove(shape: Shape, ours: list[Step], device: torch.device, rope: Rope | None) -> None:
     for step in ours:
         assert step.up_to is not None, "beyond what was measured vLLM's own runs"
-        reserve(shape, step.up_to, dict(step.options)["SPLIT"], device)
+        requests = max(step.up_to, len(LENGTHS) + 1)  # those of a proof, too
+        reserve(shape, requests, dict(step.options)["SPLIT"], device)
     used = sorted({step.options for step in ours})
     for one in (None,) if rope is None else (None, rope):
         run_once([partial(check, shape, options, device, one) for options in used], math.inf)
@@ -192,7 +193,9 @@ def _stored(shape: Shape, store: PlanStore) -> Plan | None:
     plans = [store.find(key_of(shape, context), (OURS, OWN)) for context in CONTEXTS]
     if None in plans or plans[0] is None:
         return None
-    named = [{name for name, _ in step.options} for step in plans[0].steps if step.options]
+    used = [step.options for step in plans[0].steps if step.product == OURS]
+    used += [timing.options for timing in plans[0].timings if timing.product == OURS]
+    named = [{name for name, _ in options} for options in used]
     return plans[0] if all(names == DECODE_OPTIONS for names in named) else None
 
 

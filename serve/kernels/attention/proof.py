@@ -10,8 +10,8 @@ from serve.kernels.products.product import Options, Unusable
 LENGTHS = (1, 2, 17, 300, 0, 1025)
 """Tokens of the requests; one place has no request."""
 LONG = 4500
-"""Of one more, where nothing is rotated: not every model has so many positions. It has the most
-parts."""
+"""Of one more, where nothing is rotated: not every model has so many positions. With small tiles
+it has the most parts that a request can have."""
 TOLERANCE = 0.02
 """Of the largest number of the result. bfloat16 loses up to 0.004 of a number, twice."""
 

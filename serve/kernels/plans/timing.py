@@ -9,6 +9,7 @@ import itertools
 import math
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import cache
 
 import torch
@@ -58,15 +59,28 @@ def graph_time(calls: Sequence[Call]) -> float:
     replay = captured(enough_calls(calls, FEWEST_CALLS))
     times = [replay() for _ in range(REPEATS)]
     del replay
-    give_back_spare()
+    _SPARE.give_back()
     return sorted(times)[REPEATS // 2]
 
 
-def give_back_spare() -> None:
+@dataclass
+class Spare:
     """Memory of graphs that are gone. Each graph has memory of its own, which no other one reuses.
     Of hundreds of graphs it would fill the GPU, and another process on it would find none."""
-    if torch.cuda.memory_reserved() - torch.cuda.memory_allocated() > MOST_SPARE:
-        torch.cuda.empty_cache()
+
+    kept: int = 0
+    """Bytes that could not be given back last time: the rest of blocks that are in use."""
+
+    def give_back(self) -> None:
+        if self._bytes() > self.kept + MOST_SPARE:
+            torch.cuda.empty_cache()
+            self.kept = self._bytes()
+
+    def _bytes(self) -> int:
+        return int(torch.cuda.memory_reserved() - torch.cuda.memory_allocated())
+
+
+_SPARE = Spare()
 
 
 def captured(calls: Sequence[Call]) -> Callable[[], float]:

@@ -255,7 +255,7 @@ def test_what_helped_is_joined_with_the_faster_of_two_that_exclude_each_other() 
         (
             EngineConfig(options={"linear_backend": "marlin"}),
             "kernels",
-            "has no effect beside engine.linear_backend",
+            "is not searched beside engine.linear_backend",
         ),
         (
             EngineConfig(kernels=KernelsConfig(["weight_only"])),

@@ -20,7 +20,7 @@ from serve.kernels.attention.planning import (
 )
 from serve.kernels.attention.shape import Cache, Shape
 from serve.kernels.attention.trial_requests import PAGE, STALE, Pool
-from serve.kernels.plans.plan import Plan, Step
+from serve.kernels.plans.plan import Plan, Step, Timing
 from serve.kernels.plans.store import Identity, PlanStore, StoredPlan
 from serve.kernels.plans.timing import Call
 from serve.kernels.products.product import Unusable
@@ -152,10 +152,21 @@ def test_a_plan_is_measured_once_and_kept(
     assert all(timing.weight_bytes for timing in stored.plan.timings)
 
 
+OLD = (("PDL", 1), ("SPLIT", 8))
+"""Options of an earlier kernel."""
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        Plan((Step(1, OURS, OLD), Step(None, OWN))),
+        Plan((Step(None, OWN),), (Timing(1, OWN, (), 5.0), Timing(1, OURS, OLD, 9.0))),
+    ],
+    ids=["it won", "it lost"],
+)
 def test_a_plan_of_a_kernel_with_other_options_is_measured_again(
-    store: PlanStore, monkeypatch: pytest.MonkeyPatch
+    plan: Plan, store: PlanStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plan = Plan((Step(1, OURS, (("PDL", 1), ("SPLIT", 8))), Step(None, OWN)))
     for context in planning.CONTEXTS:
         key = planning.key_of(SHAPE, context)
         store.keep(StoredPlan(key, (OURS, OWN), plan, 1024, context, "bf16"))
