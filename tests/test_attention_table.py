@@ -9,6 +9,7 @@ from pydantic import TypeAdapter
 from serve.kernels.attention.planning import OURS, OWN
 from serve.kernels.plans.store import PlanFile
 from tests.conftest import ROOT
+from tests.published import RESULTS, tables
 
 PLANS = ROOT / "results" / "h200-qwen3-8b-kernels" / "plans-attention.json.gz"
 CELL = re.compile(r"([\d.]+) \(([\d.]+), ([\d.]+)\)")
@@ -31,14 +32,10 @@ def measured() -> dict[tuple[int, int], tuple[str, str, str]]:
 
 
 def test_the_table_has_the_times_of_the_plan() -> None:
-    text = (ROOT / "docs" / "results.md").read_text()
-    section = text.split("### Attention\n")[1].split("\n### ")[0]
-    table = section[section.index("| requests |") :].partition("\n\n")[0]
-    header, _, *rows = table.splitlines()
-    contexts = [int(cell.replace(",", "")) for cell in header.strip("|").split("|")[1:]]
+    (_, *header), *rows = next(table for table in tables(RESULTS) if table[0][0] == "requests")
+    contexts = [int(cell.replace(",", "")) for cell in header]
     printed = {}
-    for row in rows:
-        requests, *cells = (cell.strip() for cell in row.strip("|").split("|"))
+    for requests, *cells in rows:
         for context, cell in zip(contexts, cells, strict=True):
             if found := CELL.fullmatch(cell):
                 printed[int(requests), context] = found.groups()

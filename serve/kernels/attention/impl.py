@@ -107,10 +107,7 @@ class QuantlineAttentionImpl(FlashAttentionImpl):  # type: ignore[misc]  # of an
 
     def options(self, metadata: Any, context: Any) -> Options | None:
         """How our kernel runs a step; None where vLLM's own attention does."""
-        if self.plan is None or getattr(metadata, "max_query_len", None) != 1:
-            return None  # prompts first: the host launches their kernels one by one
-        largest = steps.largest_decoding_graph(self.compilation)
-        if not steps.decodes(metadata, context, largest):
+        if self.plan is None or not steps.decodes(metadata, context, self.compilation):
             return None
         step = self.plan.step(metadata.seq_lens.shape[0])
         return step.options if step.product == OURS else None

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from serve.kernels.attention.shape import Cache, Shape
-from serve.kernels.products.launch import INTERPRETED, options_of
+from serve.kernels.products.launch import INTERPRETED, options_of, power_of_two
 from serve.kernels.products.product import Options
 
 ROWS = 16
@@ -116,7 +116,7 @@ def decode(
     else:
         arguments["launch_pdl"] = bool(arguments["PDL"])
     requests, split, eager = new.lengths.shape[0], arguments.pop("SPLIT"), arguments.pop("EAGER")
-    members = 1 << (shape.group - 1).bit_length()
+    members = power_of_two(shape.group)
     at_once = max(1, JOINED * arguments["num_warps"] // (members * shape.width))
     work = reserve(shape, requests, split, out.device)
     queries = new.queries

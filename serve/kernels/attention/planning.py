@@ -21,7 +21,7 @@ from serve.kernels.attention.launch import (
     decode_options,
     reserve,
 )
-from serve.kernels.attention.proof import LENGTHS, check
+from serve.kernels.attention.proof import check
 from serve.kernels.attention.shape import Cache, Shape
 from serve.kernels.attention.trial_requests import PAGE, Pool
 from serve.kernels.linear.conditions import capability
@@ -61,16 +61,11 @@ def options_for(shape: Shape, requests: int, overlaps: bool = True) -> list[Opti
     """Options to measure. Kernels of GPUs before Hopper cannot overlap."""
     eager = min(max(PROGRAMS // (requests * shape.key_heads), 1), MOST_EAGER)
     return [
-        decode_options(*tile, eager=eager, pdl=int(overlaps))
+        decode_options(tokens, split, warps, stages, eager, int(overlaps))
         for split in (eager * times for times in SPLITTING)
         if split <= MOST_PARTS
-        for tile in _tiles(split)
+        for tokens, warps, stages in (PARTS_TILES if split > 1 else WHOLE_TILES)
     ]
-
-
-def _tiles(split: int) -> Iterator[tuple[int, int, int, int]]:
-    for tokens, warps, stages in PARTS_TILES if split > 1 else WHOLE_TILES:
-        yield tokens, split, warps, stages
 
 
 @dataclass
@@ -179,8 +174,7 @@ def planned(
 def _prove(shape: Shape, ours: list[Step], device: torch.device, rope: Rope | None) -> None:
     for step in ours:
         assert step.up_to is not None, "beyond what was measured vLLM's own runs"
-        requests = max(step.up_to, len(LENGTHS) + 1)  # those of a proof, too
-        reserve(shape, requests, dict(step.options)["SPLIT"], device)
+        reserve(shape, step.up_to, dict(step.options)["SPLIT"], device)
     used = sorted({step.options for step in ours})
     for one in (None,) if rope is None else (None, rope):
         run_once([partial(check, shape, options, device, one) for options in used], math.inf)
@@ -191,12 +185,12 @@ def _prove(shape: Shape, ours: list[Step], device: torch.device, rope: Rope | No
 def _stored(shape: Shape, store: PlanStore) -> Plan | None:
     """None, too, where an older version measured it, whose kernel had other options."""
     plans = [store.find(key_of(shape, context), (OURS, OWN)) for context in CONTEXTS]
-    if None in plans or plans[0] is None:
+    if None in plans or (plan := plans[0]) is None:
         return None
-    used = [step.options for step in plans[0].steps if step.product == OURS]
-    used += [timing.options for timing in plans[0].timings if timing.product == OURS]
-    named = [{name for name, _ in options} for options in used]
-    return plans[0] if all(names == DECODE_OPTIONS for names in named) else None
+    used = [step.options for step in plan.steps if step.product == OURS]
+    used += [timing.options for timing in plan.timings if timing.product == OURS]
+    is_ours = all(dict(options).keys() == DECODE_OPTIONS for options in used)
+    return plan if is_ours else None
 
 
 def _measured(shape: Shape, device: torch.device, own: Own, store: PlanStore) -> Plan:

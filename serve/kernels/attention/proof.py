@@ -1,5 +1,7 @@
 """Proves our attention against float64 before it is used."""
 
+import math
+
 import torch
 
 from serve.kernels.attention.launch import NewTokens, Rope, decode
@@ -25,15 +27,15 @@ def check(shape: Shape, options: Options, device: torch.device, rope: Rope | Non
         return torch.randn(size, generator=generator, device=device).to(shape.dtype)
 
     here = LENGTHS if rope is not None else (*LENGTHS, LONG)
-    requests, pages = len(here), sum(-(-length // PAGE) for length in here)
+    counts = [math.ceil(length / PAGE) for length in here]
+    requests, pages = len(here), sum(counts)
     kv_cache = random(pages, 2, PAGE, shape.key_heads, shape.width)
     cache = Cache.of(kv_cache, shape.width)
-    columns = -(-max(here) // PAGE) + STALE
-    table = torch.randint(pages, (requests, columns), generator=generator, device=device).int()
+    size = (requests, max(counts) + STALE)
+    table = torch.randint(pages, size, generator=generator, device=device).int()
     order = torch.randperm(pages, generator=generator, device=device).int()
-    for row, length in zip(table, here, strict=True):
-        count = -(-length // PAGE)
-        row[:count], order = order[:count], order[count:]
+    for row, its_own in zip(table, order.split(counts), strict=True):
+        row[: len(its_own)] = its_own
     lengths = torch.tensor(here, dtype=torch.int32, device=device)
     last = (lengths.long() - 1).clamp(min=0)
     rows = torch.arange(requests, device=device)

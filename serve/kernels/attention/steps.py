@@ -27,9 +27,10 @@ def largest_decoding_graph(compilation: Any) -> int:
     return getattr(compilation, "max_cudagraph_capture_size", None) or 0
 
 
-def decodes(metadata: Any, context: Any, largest: int) -> bool:
+def decodes(metadata: Any, context: Any, compilation: Any) -> bool:
     """Whether each request of a step has exactly one new token, and a graph for such steps has the
-    step: the host waits longer for our launch than for vLLM's. `largest` is that of the graphs."""
+    step: the host waits longer for our launch than for vLLM's. `compilation` is the engine's config
+    of graphs. It is asked last, not for prompts, whose kernels the host launches one by one."""
     if getattr(metadata, "max_query_len", None) != 1:
         return False
     if getattr(metadata, "causal", None) is not True:
@@ -40,9 +41,11 @@ def decodes(metadata: Any, context: Any, largest: int) -> bool:
     ):
         return False
     requests = metadata.seq_lens.shape[0]
-    if not 0 < requests <= largest or requests != metadata.num_actual_tokens:
+    if not requests or requests != metadata.num_actual_tokens:
         return False
     if requests != metadata.query_start_loc.shape[0] - 1:
+        return False
+    if requests > largest_decoding_graph(compilation):
         return False
     mode, graph = context.cudagraph_runtime_mode.name, context.batch_descriptor
     if mode == "FULL":

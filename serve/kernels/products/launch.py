@@ -94,6 +94,11 @@ def options_of(**values: int) -> Options:
     return tuple(sorted(values.items()))
 
 
+def power_of_two(number: int) -> int:
+    """The smallest one that is not below."""
+    return 1 << (number - 1).bit_length()
+
+
 def padded_tokens(tokens: int) -> int:
     """The size of a tile for that many tokens; 16 for fewer, which is as fast as 8 mostly."""
     return next(size for size in PADDED if size >= max(tokens, FEW_TOKENS))

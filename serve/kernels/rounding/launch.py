@@ -9,6 +9,8 @@ from typing import Any
 
 import torch
 
+from serve.kernels.products.launch import power_of_two
+
 SMALLEST_PART = 128
 FEWEST_NUMBERS = 2048
 """Of a program: short rows are taken several at once."""
@@ -37,17 +39,12 @@ class Cut:
 @cache
 def cut_of(columns: int) -> Cut:
     """One block of columns or three, whichever fits more closely."""
-    whole = max(SMALLEST_PART, _power_of_two(columns))
-    third = _power_of_two(-(-columns // 3))
+    whole = max(SMALLEST_PART, power_of_two(columns))
+    third = power_of_two(-(-columns // 3))
     part, parts = (third, 3) if third >= SMALLEST_PART and 3 * third < whole else (whole, 1)
-    rows = max(1, FEWEST_NUMBERS // _power_of_two(part * parts))
-    warps = min(MOST_WARPS, max(1, _power_of_two(rows * part * parts) // NUMBERS_OF_WARP))
+    rows = max(1, FEWEST_NUMBERS // power_of_two(part * parts))
+    warps = min(MOST_WARPS, max(1, power_of_two(rows * part * parts) // NUMBERS_OF_WARP))
     return Cut(rows, part, parts, warps)
-
-
-def _power_of_two(number: int) -> int:
-    """The smallest one that is not below."""
-    return 1 << (number - 1).bit_length()
 
 
 def takes(x: torch.Tensor) -> bool:

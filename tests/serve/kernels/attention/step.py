@@ -33,6 +33,13 @@ def common_of_step(queries: list[int], lengths: list[int], **changes: Any) -> Si
     return SimpleNamespace(**(values | changes))
 
 
+def graphs_up_to(requests: int) -> SimpleNamespace:
+    """An engine's config of graphs, whose largest one has so many requests."""
+    full = SimpleNamespace(name="FULL")
+    mode = SimpleNamespace(separate_routine=lambda: True, decode_mode=lambda: full)
+    return SimpleNamespace(cudagraph_mode=mode, max_cudagraph_capture_size=requests)
+
+
 def context_of(
     every: Any, layers: Any = None, mode: str = "FULL", uniform: bool | None = True
 ) -> SimpleNamespace:

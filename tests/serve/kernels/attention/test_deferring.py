@@ -10,7 +10,7 @@ import torch
 from serve.kernels.attention import deferring, rotate_op
 from serve.kernels.attention.deferring import Modules, defers, is_left, leave
 from serve.kernels.attention.steps import decodes
-from tests.serve.kernels.attention.step import context_of, metadata_of_step
+from tests.serve.kernels.attention.step import context_of, graphs_up_to, metadata_of_step
 
 STEP = metadata_of_step([1, 1], [5, 7])
 
@@ -27,7 +27,7 @@ def layer(rotates: bool = True, has_plan: bool = True, runs: bool = True) -> tor
     made.impl = SimpleNamespace(
         modules=Modules(None) if rotates else None,
         plan=object() if has_plan else None,
-        options=lambda metadata, context: () if runs and decodes(metadata, context, 8) else None,
+        options=lambda *step: () if runs and decodes(*step, graphs_up_to(8)) else None,
     )
     return made
 

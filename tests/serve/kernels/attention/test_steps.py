@@ -16,10 +16,15 @@ from serve.kernels.attention.steps import (
     largest_decoding_graph,
     metadata_of,
 )
-from tests.serve.kernels.attention.step import common_of_step, context_of, metadata_of_step
+from tests.serve.kernels.attention.step import (
+    common_of_step,
+    context_of,
+    graphs_up_to,
+    metadata_of_step,
+)
 
 ONE_EACH = metadata_of_step([1, 1, 1], [5, 900, 0])
-LARGEST = 64
+GRAPHS = graphs_up_to(64)
 
 
 @pytest.mark.parametrize(
@@ -34,13 +39,14 @@ LARGEST = 64
     ],
 )
 def test_only_graphs_for_uniform_steps_decode(mode: str, uniform: bool | None, right: bool) -> None:
-    assert decodes(ONE_EACH, context_of({}, mode=mode, uniform=uniform), LARGEST) is right
+    assert decodes(ONE_EACH, context_of({}, mode=mode, uniform=uniform), GRAPHS) is right
 
 
 @pytest.mark.parametrize(("largest", "right"), [(0, False), (2, False), (3, True)])
 def test_only_steps_that_graphs_have_decode(largest: int, right: bool) -> None:
-    assert decodes(ONE_EACH, context_of({}), largest) is right
-    assert decodes(ONE_EACH, context_of({}, mode="NONE", uniform=None), largest) is right
+    graphs = graphs_up_to(largest)
+    assert decodes(ONE_EACH, context_of({}), graphs) is right
+    assert decodes(ONE_EACH, context_of({}, mode="NONE", uniform=None), graphs) is right
 
 
 @pytest.mark.parametrize(
@@ -82,7 +88,7 @@ def test_graphs_of_prompts_and_decoding_alike_are_none_for_decoding(
     ],
 )
 def test_other_steps_do_not_decode(metadata: Any) -> None:
-    assert not decodes(metadata, context_of({}), LARGEST)
+    assert not decodes(metadata, context_of({}), GRAPHS)
 
 
 @pytest.mark.parametrize(
