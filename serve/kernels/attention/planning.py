@@ -45,7 +45,7 @@ MOST_PARTS, MOST_EAGER = 64, 16
 PROGRAMS = 512
 """Of all requests that begin so: an H200 has 132 multiprocessors."""
 SPLITTING = (1, 2, 4)
-"""The most parts of a request, in those that begin so."""
+"""The most parts of a request, as multiples of those that begin so."""
 PARTS_TILES = ((16, 1, 3), (16, 1, 5), (32, 2, 3), (32, 2, 5), (64, 4, 3), (64, 4, 5))
 WHOLE_TILES = ((16, 1, 3), (16, 1, 5), (32, 1, 3), (32, 2, 5), (64, 4, 5))
 """Tokens of a tile, warps and stages, for requests with parts and for others."""

@@ -14,8 +14,8 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 NONE = tl.constexpr(-1.0e30)
 """The score of a token that is not there: finite, so that no difference of two is NaN."""
 DEPTH = tl.constexpr(4)
-"""Tiles of a part, before a request has more parts than those that begin early: joining more parts
-takes longer."""
+"""A request has more parts than those that begin early only where each has so many tiles: joining
+more parts takes longer."""
 
 
 @triton.jit
